@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from raftmq.client.base.metrics import ConsumerMetrics as ConsumerMetrics
     from raftmq.client.base.metrics import ProducerMetrics as ProducerMetrics
     from raftmq.client.base.metrics import WorkerMetrics as WorkerMetrics
-    from raftmq.client.connection.leader_calls import OffsetAndTimestamp as OffsetAndTimestamp
+    from raftmq.client.connection.time_search import OffsetAndTimestamp as OffsetAndTimestamp
     from raftmq.client.consumer.consumer import Consumer as Consumer
     from raftmq.client.consumer.rebalance_listener import RebalanceListener as RebalanceListener
     from raftmq.client.producer.batch import AppendedSpan as AppendedSpan
@@ -129,7 +129,7 @@ _HOMES = {
     "PartitionMove": "raftmq.client.admin.move_descriptions",
     "RebalancePlan": "raftmq.client.admin.move_descriptions",
     "ReplicationChange": "raftmq.client.admin.move_descriptions",
-    "OffsetAndTimestamp": "raftmq.client.connection.leader_calls",
+    "OffsetAndTimestamp": "raftmq.client.connection.time_search",
     "OffsetChange": "raftmq.client.admin.group_admin",
     "Outcome": "raftmq.errors",
     "Output": "raftmq.client.transformer.output",

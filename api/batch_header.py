@@ -52,6 +52,8 @@ CODEC_MAX = CODEC_GZIP
 Buffer = bytes | bytearray | memoryview
 
 _HEADER = Struct("<HBBIIIIqqQQQI")
+_TIMES = Struct("<H26xq")
+"""magic and max_timestamp_ms."""
 _CRC = Struct("<I")
 _CRC_OFFSET = HEADER_BYTES - _CRC.size
 
@@ -129,6 +131,16 @@ def _magic_error(found: int, expected: int) -> BatchFormatError:
     if kind is None:
         return BatchFormatError(f"{begins}, but this begins with 0x{found:04x}")
     return BatchKindError(f"{begins}, but this is {kind}, which begins with 0x{found:04x}")
+
+
+def max_timestamp_of(buffer: Buffer) -> int | None:
+    """Return the time of the latest record according to the header of a record batch. None: these bytes are no record batch."""
+    if len(buffer) < HEADER_BYTES:
+        return None
+    magic: int
+    max_timestamp_ms: int
+    magic, max_timestamp_ms = _TIMES.unpack_from(buffer)
+    return max_timestamp_ms if magic == BATCH_MAGIC else None
 
 
 def magic_of(buffer: Buffer) -> int:

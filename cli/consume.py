@@ -101,7 +101,7 @@ def consume(
             "--from-time",
             parser=parse_time_ms,
             metavar="TIME",
-            help="Start at the first record appended at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
+            help="Start at the first record with a timestamp at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
         ),
     ] = None,
     group: Annotated[

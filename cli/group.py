@@ -189,7 +189,7 @@ def reset_offsets(
             "--to-time",
             parser=parse_time_ms,
             metavar="TIME",
-            help="Move to the first record appended at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
+            help="Move to the first record with a timestamp at or after a time: 2026-01-31T12:00:00Z, 15m (ago), or milliseconds since 1970.",
         ),
     ] = None,
     shift_by: Annotated[

@@ -131,7 +131,7 @@ def _at_times(
     if without_match is None:
         topic, number = unmatched[0]
         raise InvalidOptionError(
-            f"{topic}/{number} has no record appended at or after the {side} time {times_ms[unmatched[0]]};"
+            f"{topic}/{number} has no record with a timestamp at or after the {side} time {times_ms[unmatched[0]]};"
             " set startingOffsetsByTimestampStrategy=latest to begin at the end there"
         )
     return {**found, **view.offsets(dict.fromkeys(unmatched, without_match))}

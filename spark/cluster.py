@@ -19,8 +19,9 @@ from typing import Final, Protocol, TypeVar
 from raftmq.client.base.fork_guard import current_generation
 from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.base.settings import LOG_KIND
-from raftmq.client.connection.leader_calls import OffsetAndTimestamp, list_offsets
+from raftmq.client.connection.leader_calls import list_offsets
 from raftmq.client.connection.resolver import Resolver, TopicInfo
+from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.connection.transport import GrpcTransport
 from raftmq.client.membership.group_calls import MemberIdentity, OffsetCommit, OwnedPartition, commit_offsets
 from raftmq.errors import RaftMQError, TopicKindMismatchError, UnknownTopicError

@@ -31,11 +31,15 @@ registry's first commit. Without room for them LMDB reports "I/O error", or a si
 NEW_SUFFIX = ".new"
 COPY_SUFFIX = ".copy"
 """Parts of the names of files that belong to one process: new files without their names, arriving snapshots, and copies."""
+TIMES_SUFFIX = ".times"
+"""The end of the name of the file with the bounds for searches by time, which lies beside a replica's log."""
 
 
 def remove_leftovers(groups: Path) -> int:
     """Remove the files of an earlier process that no later one uses. Return their number."""
     leftovers = [path for suffix in (NEW_SUFFIX, COPY_SUFFIX) for path in groups.glob(f"*{suffix}*")]
+    times = (path for path in groups.glob(f"*{TIMES_SUFFIX}") if not path.with_suffix(".mdb").exists())
+    leftovers.extend(times)  # a crash ended the retirement of their replicas
     for path in leftovers:
         path.unlink()
     return len(leftovers)

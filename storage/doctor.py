@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from raftmq.storage.disk_space import default_reserve_bytes, megabytes, start_bytes
+from raftmq.storage.disk_space import TIMES_SUFFIX, default_reserve_bytes, megabytes, start_bytes
 from raftmq.storage.file_inspection import FileReport
 from raftmq.storage.lmdb_log_store import replica_files, state_files
 from raftmq.storage.log_store import ReplicaKey
@@ -217,11 +217,11 @@ def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
     groups = data_dir / "groups"
     for path in sorted(groups.iterdir()) if groups.is_dir() else ():
         name = f"groups/{path.name}"
-        if ".mdb.new" in path.name:
+        if ".mdb.new" in path.name or path.name.endswith(".times.new"):
             yield Finding(Severity.NOTE, name, "is an unfinished file: the next start removes it")
         elif ".mdb.copy" in path.name:
             yield Finding(Severity.NOTE, name, "is a copy from which snapshots were sent: the next start removes it")
-        elif path not in files and not path.name.endswith("-lock"):
+        elif path not in files and not path.name.endswith(("-lock", TIMES_SUFFIX)):
             yield Finding(Severity.WARNING, name, "does not belong to RaftMQ", "move it out of the data directory")
     trash = [path for path in (data_dir / "trash").glob("*") if path.is_file()]
     if trash:

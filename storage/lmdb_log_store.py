@@ -25,7 +25,7 @@ from raftmq.raft.entry import Entry, EntryHeader, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import SnapshotMeta
-from raftmq.storage.disk_space import COPY_SUFFIX, NEW_SUFFIX, remove_leftovers
+from raftmq.storage.disk_space import COPY_SUFFIX, NEW_SUFFIX, TIMES_SUFFIX, remove_leftovers
 from raftmq.storage.durable_files import make_directory, replace_file, sync_file
 from raftmq.storage.errors import (
     CommitFailedError,
@@ -47,7 +47,7 @@ from raftmq.storage.lmdb_file import LmdbFile
 from raftmq.storage.lmdb_replica import LmdbReplica
 from raftmq.storage.lmdb_state_file import LmdbStateFile
 from raftmq.storage.log_scan import Verify
-from raftmq.storage.log_store import ReplicaKey, StoredSnapshot, Update
+from raftmq.storage.log_store import ReplicaKey, StoredSnapshot, TimeSearch, Update
 from raftmq.storage.page_release import FileSpace, HolesUnsupportedError, Released, allocated_bytes
 from raftmq.storage.pending_state_write import (
     check_bodies_stay,
@@ -191,6 +191,9 @@ class LmdbLogStore:
     def state_path(self, key: ReplicaKey) -> Path:
         """Return the path of the replica's state file, which need not exist."""
         return self._groups / f"{key.group_id}-{key.replica_id}.state.mdb"
+
+    def _times_path(self, key: ReplicaKey) -> Path:
+        return self.path(key).with_suffix(TIMES_SUFFIX)
 
     def exists(self, key: ReplicaKey) -> bool:
         """Return whether the replica has a file. A state file alone is the rest of a creation or a retirement that a crash ended."""
@@ -375,12 +378,14 @@ class LmdbLogStore:
                 except OSError as error:
                     raise CommitFailedError(key, f"its file could not be put in place: {error}") from error
             lock_path(source).unlink(missing_ok=True)
+        self._times_path(old).unlink(missing_ok=True)
 
     def retire(self, key: ReplicaKey) -> None:
         """See `LogStore.retire`. Does nothing if there is no file: it was moved before a crash."""
         self.close(key)
         self._trash.put(self.path(key))
         self._trash.put(self.state_path(key))
+        self._times_path(key).unlink(missing_ok=True)
 
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
         """Delete the files that were retired long enough ago, see `Trash.empty`. Return their number."""
@@ -666,3 +671,7 @@ class LmdbLogStore:
     def find_time(self, key: ReplicaKey, append_time_ms: int) -> EntryHeader | None:
         """See `LogStore.find_time`."""
         return self._replica(key).find_time(append_time_ms)
+
+    def find_timestamp(self, key: ReplicaKey, timestamp_ms: int, first_offset: Offset) -> TimeSearch:
+        """See `LogStore.find_timestamp`."""
+        return self._replica(key).find_timestamp(timestamp_ms, first_offset)

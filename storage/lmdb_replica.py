@@ -9,15 +9,18 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from raftmq.batch_header import max_timestamp_of
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.storage.checksum import seal
+from raftmq.storage.checksum import CHECKSUM_BYTES, seal
+from raftmq.storage.disk_space import TIMES_SUFFIX
 from raftmq.storage.entry_codec import (
+    HEADER_BYTES,
     ROW_OVERHEAD_BYTES,
     CodecError,
     RowFields,
@@ -42,8 +45,8 @@ from raftmq.storage.lmdb_env import (
     reading,
 )
 from raftmq.storage.lmdb_file import LmdbFile, OpenStream
-from raftmq.storage.log_scan import Borders, Scan, TermStarts, Verify, scan
-from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.log_scan import Borders, Scan, TermStarts, Verify, read_fields, scan
+from raftmq.storage.log_store import ReplicaKey, TimeSearch, Update
 from raftmq.storage.meta_pages import check_pages
 from raftmq.storage.page_warming import warm_opening
 from raftmq.storage.pending_state_write import plan_log_write
@@ -67,6 +70,8 @@ from raftmq.storage.replica_codec import (
 from raftmq.storage.row_scrub import ScrubPlace, ScrubSlice, read_log_slice, read_state_slice
 from raftmq.storage.row_stream import RowStream
 from raftmq.storage.state_codec import StateMeta
+from raftmq.storage.time_bounds import NOTHING, Block, Covered
+from raftmq.storage.time_index import TimeIndex, TimesFile
 from raftmq.types import LogIndex, Offset
 
 if TYPE_CHECKING:
@@ -75,6 +80,21 @@ if TYPE_CHECKING:
 
 _SLICE_BYTES = 8 * 1024 * 1024
 """Bytes of the log that are in memory together while a file gets another owner."""
+
+
+SEARCH_ROWS_MAX = 4096
+SEARCH_BYTES_MAX = 16 * 1024 * 1024
+"""The entries that one step of a search by time reads, beside its last block: some ten milliseconds of a reader thread."""
+
+
+class BlockTimes(NamedTuple):
+    """The result of reading a block of entries for a search by time."""
+
+    found: RowFields | None
+    latest_ms: int
+    """The time of the latest record in the block."""
+    size: int
+    """Bytes read."""
 
 
 class LmdbReplica(LmdbFile):
@@ -106,6 +126,9 @@ class LmdbReplica(LmdbFile):
         """How often entries were replaced. A read that began before the latest replacement says nothing about the new entries."""
         self._without_truncated_rows_at: int | None = None
         """The last transaction of the file when `has_truncated_rows` found none. None: it must look."""
+        self._times = TimeIndex(key, self._times_file())
+        self._last_term: int
+        """The term of the last entry."""
         self._verifying = threading.Lock()
         """Guards the clean point, which the writer moves back and the scrubber forward."""
         self.attach(verify)
@@ -139,6 +162,10 @@ class LmdbReplica(LmdbFile):
             )
         scanned = scan(transaction, databases, meta, verify, note.verified_index, borders)
         self.meta, self.scanned, self.term_starts = meta, scanned, scanned.term_starts
+        self._last_term = scanned.term_starts[-1][0] if scanned.term_starts else meta.position.term
+        self._times.begin(
+            meta.position.index + 1, meta.last_index, lambda index: read_fields(transaction, databases, index).term
+        )
         self._stored_verified_index = LogIndex(note.verified_index)
         # a tail that was checked may begin after unchecked entries: the clean point then stays before them
         is_gapless = scanned.checked_from <= max(note.verified_index, meta.position.index) + 1
@@ -149,7 +176,16 @@ class LmdbReplica(LmdbFile):
         with self._verifying:
             self._replacements += 1
         self._without_truncated_rows_at = None
+        if self._environment is not None:
+            self._times.save(self._covered(), is_last=True)
         super().detach()
+
+    def _times_file(self) -> TimesFile:
+        """Return the file of the bounds for searches by time, which lies beside the replica's."""
+        return TimesFile(self.path.with_suffix(TIMES_SUFFIX))
+
+    def _covered(self) -> Covered:
+        return Covered(self.meta.position.index + 1, self.meta.last_index, self._last_term)
 
     def _handles(self) -> Sequence[_Database]:
         return self._databases
@@ -199,6 +235,7 @@ class LmdbReplica(LmdbFile):
         is_replacing = write.delete_from <= self.meta.last_index
         if is_replacing:
             self._unverify_from(write.delete_from)
+        self._times.append(write.entries, is_replacing=is_replacing)
         with committing(self.key), environment.begin(write=True) as transaction:
             self._write_log(transaction, write, log_rows)
             with self._undisturbed(len(delete_rows)):
@@ -208,9 +245,17 @@ class LmdbReplica(LmdbFile):
                 with transaction.cursor(self._databases.state) as cursor:
                     put_rows(cursor, sealed_rows, self._undisturbed)
             self._put_meta(transaction, write.meta, write.delete_from - 1)
+        truncated = write.meta.position.index > self.meta.position.index
         self.meta = write.meta
         if is_replacing:
-            self._unverify_from(write.delete_from)  # the scrubber may have read the old entries since the first call
+            # the scrubber or a search may have read the old entries since the first calls
+            self._unverify_from(write.delete_from)
+            self._times.append(write.entries, is_replacing=True)
+        if write.entries:
+            self._last_term = write.entries[-1].term
+        if truncated:
+            self._times.truncated(write.meta.position.index + 1)
+        self._times.save(self._covered())
 
     def _put_meta(self, transaction: Transaction[bytes], meta: ReplicaMeta, verified_max: int) -> None:
         """Write the meta row. Every transaction must do so, since the row names the transaction that wrote it."""
@@ -388,6 +433,51 @@ class LmdbReplica(LmdbFile):
                 return None
             # an entry without records may satisfy the condition: the next DATA entry holds the next offset
             return header_of(self._first_row(transaction, meta, lambda row: row.next_offset > timed.base_offset))
+
+    def find_timestamp(self, timestamp_ms: int, first_offset: Offset) -> TimeSearch:
+        """See `LogStore.find_timestamp`."""
+        replacements = self._times.replacements
+        rows = size = 0
+        with self._read() as transaction:
+            meta = self._meta_in(transaction)
+            start = max(first_offset, meta.position.next_offset)
+            if start >= meta.last_next_offset:
+                return TimeSearch(None)
+            index = self._first_row(transaction, meta, lambda row: row.next_offset > start).entry_index
+            while (block := self._times.next_block(index, timestamp_ms)) is not None and index <= meta.last_index:
+                if rows >= SEARCH_ROWS_MAX or size >= SEARCH_BYTES_MAX:
+                    return TimeSearch(None, is_complete=False)
+                read = self._read_times(transaction, meta, block, index, timestamp_ms)
+                if block.last_index <= meta.last_index:
+                    self._times.settle(block, read.latest_ms, read.size, replacements)
+                if read.found is not None:
+                    return TimeSearch(header_of(read.found))
+                index = block.last_index + 1
+                rows, size = rows + block.last_index - block.first_index + 1, size + read.size
+        return TimeSearch(None)
+
+    def _read_times(
+        self, transaction: Transaction[memoryview], meta: ReplicaMeta, block: Block, index: int, timestamp_ms: int
+    ) -> BlockTimes:
+        """Read the entries of a block, and find the first one at or after `index` that has a record at or after a time."""
+        first, last = max(block.first_index, meta.position.index + 1), min(block.last_index, meta.last_index)
+        found: RowFields | None = None
+        latest_ms, size, next_index = NOTHING, 0, first
+        with transaction.cursor(self._databases.log) as cursor:
+            has_row = cursor.set_key(encode_key(first))
+            while has_row and next_index <= last:
+                _, value = cursor.item()
+                fields = decode_row_fields(next_index, value)
+                time_ms = max_timestamp_of(value[HEADER_BYTES:-CHECKSUM_BYTES]) if fields.record_count else None
+                if time_ms is not None:
+                    latest_ms = max(latest_ms, time_ms)
+                    if found is None and next_index >= index and time_ms >= timestamp_ms:
+                        found = fields
+                size, next_index = size + len(value), next_index + 1
+                has_row = cursor.next()
+        if next_index <= last:
+            self._missing_row(transaction, LogIndex(next_index))
+        return BlockTimes(found, latest_ms, size)
 
     def _first_row(
         self, transaction: Transaction[memoryview], meta: ReplicaMeta, is_reached: Callable[[RowFields], bool]

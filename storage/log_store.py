@@ -64,6 +64,15 @@ class StoredSnapshot(NamedTuple):
     """All rows in key order, from the read transaction that gave `state_index`."""
 
 
+class TimeSearch(NamedTuple):
+    """The result of one step of a search by record timestamps."""
+
+    header: EntryHeader | None
+    """The batch that was found, or None."""
+    is_complete: bool = True
+    """Otherwise entries were read whose times were unknown, and more are left: the same call continues after them."""
+
+
 class LogStore(Protocol):
     """The stored replicas of one node. Every value read is checked by its CRC32C, and damage raises `DamagedReplicaError`."""
 
@@ -121,7 +130,14 @@ class LogStore(Protocol):
         ...
 
     def find_time(self, key: ReplicaKey, append_time_ms: int) -> EntryHeader | None:
-        """Return the header of the first DATA entry appended at or after this time, or None."""
+        """Return the header of the first DATA entry appended at or after this time, or None. `find_timestamp` searches records' own times."""
+        ...
+
+    def find_timestamp(self, key: ReplicaKey, timestamp_ms: int, first_offset: Offset) -> TimeSearch:
+        """Find the first record batch whose latest record has this timestamp or a later one, by the batches' headers.
+
+        Batches whose records all lie before `first_offset` are ignored. One call reads a bounded number of entries.
+        """
         ...
 
     def delete_truncated(self, key: ReplicaKey, rows_max: int) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from raftmq.batch_header import max_timestamp_of
 from raftmq.errors import invariant
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind, LogPosition, fitting
@@ -25,7 +26,7 @@ from raftmq.storage.errors import (
     ReplicaExistsError,
     StorageFullError,
 )
-from raftmq.storage.log_store import ReplicaKey, StoredSnapshot, Update
+from raftmq.storage.log_store import ReplicaKey, StoredSnapshot, TimeSearch, Update
 from raftmq.storage.pending_state_write import (
     after_evacuation,
     bodies_alive,
@@ -463,6 +464,14 @@ class MemoryLogStore:
             if entry.append_time_ms >= append_time_ms:
                 return entry.header()
         return None
+
+    def find_timestamp(self, key: ReplicaKey, timestamp_ms: int, first_offset: Offset) -> TimeSearch:
+        """See `LogStore.find_timestamp`. It looks at every batch."""
+        for entry in self._live_data(key):
+            time_ms = max_timestamp_of(entry.payload)
+            if entry.next_offset > first_offset and time_ms is not None and time_ms >= timestamp_ms:
+                return TimeSearch(entry.header())
+        return TimeSearch(None)
 
     def _live_data(self, key: ReplicaKey) -> Iterable[Entry]:
         image = self._image(key)

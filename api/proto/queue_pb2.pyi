@@ -81,6 +81,11 @@ class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOT_APPLIED: _ClassVar[Outcome]
     UNKNOWN_OUTCOME: _ClassVar[Outcome]
 
+class TimeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    APPEND_TIME: _ClassVar[TimeKind]
+    TIMESTAMP: _ClassVar[TimeKind]
+
 class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ANY_STATE: _ClassVar[MessageState]
@@ -204,6 +209,8 @@ UNKNOWN_JOB: ErrorCode
 TOO_MANY_JOBS: ErrorCode
 NOT_APPLIED: Outcome
 UNKNOWN_OUTCOME: Outcome
+APPEND_TIME: TimeKind
+TIMESTAMP: TimeKind
 ANY_STATE: MessageState
 READY: MessageState
 DELAYED: MessageState
@@ -469,14 +476,18 @@ class ListOffsetsRequest(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionTime, _Mapping]]] = ...) -> None: ...
 
 class PartitionTime(_message.Message):
-    __slots__ = ("topic_id", "partition", "time_ms")
+    __slots__ = ("topic_id", "partition", "time_ms", "time_kind", "from_offset")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    TIME_KIND_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     time_ms: int
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    time_kind: TimeKind
+    from_offset: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., time_kind: _Optional[_Union[TimeKind, str]] = ..., from_offset: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("partitions",)
@@ -485,20 +496,22 @@ class ListOffsetsResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ...) -> None: ...
 
 class PartitionOffset(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "offset", "append_time_ms", "leader_epoch")
+    __slots__ = ("topic_id", "partition", "error", "offset", "append_time_ms", "leader_epoch", "time_kind")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TIME_KIND_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     error: ErrorDetail
     offset: int
     append_time_ms: int
     leader_epoch: int
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    time_kind: TimeKind
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., offset: _Optional[int] = ..., append_time_ms: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., time_kind: _Optional[_Union[TimeKind, str]] = ...) -> None: ...
 
 class DeleteRecordsRequest(_message.Message):
     __slots__ = ("metadata_revision", "timeout_ms", "partitions")

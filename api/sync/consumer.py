@@ -12,7 +12,7 @@ from typing import Generic, Self
 
 from raftmq.client.base import settings
 from raftmq.client.base.metrics import ConsumerMetrics
-from raftmq.client.connection.leader_calls import OffsetAndTimestamp
+from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.connection.transport import Transport
 from raftmq.client.consumer.consumer import Consumer as AsyncConsumer
 from raftmq.client.consumer.consumer_settings import OffsetReset
@@ -314,7 +314,7 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
         return self._run(lambda: self._client.partition_count(topic))
 
     def offsets_for_times(
-        self, times_ms: Mapping[TopicPartition, int]
+        self, times_ms: Mapping[TopicPartition, int], *, by_append_time: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first records at or after a time. See `raftmq.Consumer.offsets_for_times`."""
-        return self._run(lambda: self._client.offsets_for_times(times_ms))
+        return self._run(lambda: self._client.offsets_for_times(times_ms, by_append_time=by_append_time))

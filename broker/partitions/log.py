@@ -39,6 +39,9 @@ T = TypeVar("T")
 
 _READ_POSITIONS_MAX = 256
 """Sequential readers of old records whose next position is remembered per partition, so that they need no binary search."""
+_SEARCH_SECONDS_MAX = 1.0
+"""How long one request may read entries to learn their times. Later requests continue, and their client sees that the leader is alive."""
+_SEARCH_RETRY_MS = 20
 _DEFAULT_CONFIG = TopicConfig()
 
 
@@ -303,6 +306,35 @@ class PartitionLog:
             if header is None:
                 return None
         return max(header.base_offset, start), header.append_time_ms
+
+    async def batch_at_timestamp(self, time_ms: int, from_offset: int) -> tuple[int, int] | None:
+        """Return (offset, append time) of the first batch whose latest record has this timestamp or a later one, or None.
+
+        The offset is the batch's first, but at least `from_offset` and the log's start. Batches that end before them are ignored. Which
+        record of the batch it is, and whether it is at or after the offset, only a reader of the batch can tell.
+
+        Raises:
+            RequestError: NOT_READY if many entries must be read first, because the bounds of their times were lost. The next
+                request continues.
+        """
+        await self.replica.read_index()
+        loop = self._host.loop
+        give_up_at = loop.time() + _SEARCH_SECONDS_MAX
+        while True:
+            first = max(self.log_start_offset, from_offset)
+            search = await self.in_thread(self._store.find_timestamp, self.replica.key, time_ms, first)
+            header = search.header
+            if search.is_complete and (header is None or header.next_offset > self.log_start_offset):
+                break  # otherwise the batch was trimmed meanwhile
+            if loop.time() >= give_up_at:
+                raise RequestError(
+                    pb.NOT_READY,
+                    f"the timestamps of partition group {self.replica.group_id} are being read; try again",
+                    retry_after_ms=_SEARCH_RETRY_MS,
+                )
+        if header is None or header.base_offset >= self.high_watermark:
+            return None
+        return max(header.base_offset, first, self.log_start_offset), header.append_time_ms
 
     async def header_at(self, offset: int) -> EntryHeader | None:
         """Return the header of the entry that holds `offset`, or None if there is none."""

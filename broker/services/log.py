@@ -172,7 +172,7 @@ class LogService:
         try:
             partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
             async with asyncio.timeout_at(deadline):
-                await self._fill_offset(result, partition, part.time_ms)
+                await self._fill_offset(result, partition, part)
             result.leader_epoch = partition.replica.term
         except RequestError as error:
             self._refused("ListOffsets", error.code)
@@ -182,7 +182,8 @@ class LogService:
             result.error.CopyFrom(expired().detail)
         return result
 
-    async def _fill_offset(self, result: pb.PartitionOffset, partition: PartitionLog, time_ms: int) -> None:
+    async def _fill_offset(self, result: pb.PartitionOffset, partition: PartitionLog, part: pb.PartitionTime) -> None:
+        time_ms = part.time_ms
         if time_ms == EARLIEST:
             result.offset = partition.log_start_offset
         elif time_ms == LATEST:
@@ -193,7 +194,11 @@ class LogService:
                 f"time {time_ms} is neither a time in milliseconds nor -1 (latest) nor -2 (earliest)",
             )
         else:
-            found = await partition.offset_at_time(time_ms)
+            if part.time_kind == pb.TIMESTAMP:
+                found = await partition.batch_at_timestamp(time_ms, part.from_offset)
+                result.time_kind = pb.TIMESTAMP
+            else:
+                found = await partition.offset_at_time(time_ms)
             result.offset, result.append_time_ms = found if found is not None else (-1, 0)
 
     async def delete_records(self, request: pb.DeleteRecordsRequest, call: Call) -> pb.DeleteRecordsResponse:

@@ -465,7 +465,7 @@ class Admin:
         Args:
             group: a group without members (but see `fence_members`). A new group begins at the given offsets.
             to: ``"earliest"`` or ``"latest"``.
-            time_ms: the first record appended at or after this time (milliseconds since the epoch), or the end if there is none.
+            time_ms: the first record with a timestamp at or after this time (milliseconds since the epoch), or the end if there is none.
             shift: number of records to go forward, or back if negative, limited to the start and end.
             offsets: the next offsets to read, by partition.
             topics: reset all partitions of these topics. Without topics and partitions: all partitions that the group uses.

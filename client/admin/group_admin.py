@@ -103,7 +103,7 @@ class ResetTarget:
 
     to: Literal["earliest", "latest"] | None = None
     time_ms: int | None = None
-    """The first record appended at or after this time, or the end if there is none."""
+    """The first record with a timestamp at or after this time (milliseconds since the epoch), or the end if there is none."""
     shift: int | None = None
     """The number of records to go forward, or back if negative, limited to the start and end."""
     offsets: Mapping[TopicPartition, int] | None = None

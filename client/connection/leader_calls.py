@@ -10,6 +10,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail, with_address
 from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.time_search import OffsetAndTimestamp, TimeSearch, WantedTime
 from raftmq.client.connection.transport import Connection
 from raftmq.errors import (
     NoLeaderError,
@@ -20,20 +21,13 @@ from raftmq.errors import (
     RequestTimedOutError,
     UnknownPartitionError,
 )
-from raftmq.methods import DELETE_RECORDS, LIST_OFFSETS
+from raftmq.methods import DELETE_RECORDS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
 EARLIEST_TIME = -2
 LATEST_TIME = -1
 ResultT = TypeVar("ResultT")
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """A record's offset, and the time at which its leader appended it (milliseconds since the epoch)."""
-
-    offset: int
-    timestamp: int
 
 
 class LeaderTarget(NamedTuple):
@@ -171,53 +165,45 @@ def name_of_target(target: LeaderTarget) -> str:
 
 
 async def list_offsets(
-    resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
+    resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float, *, by_append_time: bool = False
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Return the first offset of each partition that was appended at or after a time. Offset -1: there is none.
+    """Return the first record of each partition whose timestamp is at or after a time. Offset -1: there is none.
 
-    `EARLIEST_TIME` requests the log start, `LATEST_TIME` the high watermark. Raises as `call_leaders` does.
+    `EARLIEST_TIME` requests the log start, `LATEST_TIME` the high watermark. With `by_append_time` the times are compared with those at
+    which the leaders appended the records, and the result has the record's append time. Brokers that do not know records' timestamps
+    always do this. Raises as `call_leaders` does.
     """
-    return await call_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times))
+    return await call_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times, by_append_time))
 
 
 async def list_each_offset(
     resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
 ) -> dict[TopicPartition, OffsetAndTimestamp | RaftMQError]:
     """Return offsets like `list_offsets`, or an error for each partition, as `ask_leaders` does."""
-    return await ask_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times))
+    return await ask_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times, False))
 
 
-def _asking_for_times(resolver: Resolver, times: Mapping[TopicPartition, int]) -> LeaderCall[OffsetAndTimestamp]:
+def _asking_for_times(
+    resolver: Resolver, times: Mapping[TopicPartition, int], by_append_time: bool
+) -> LeaderCall[OffsetAndTimestamp]:
+    kind = pb.APPEND_TIME if by_append_time else pb.TIMESTAMP
+
     async def ask(
         connection: Connection, group: list[LeaderTarget], seconds: float
     ) -> list[OffsetAndTimestamp | RaftMQError]:
-        request = pb.ListOffsetsRequest(
-            metadata_revision=resolver.metadata_revision,
-            partitions=[
-                pb.PartitionTime(
-                    topic_id=target.topic_id,
-                    partition=target.topic_partition.partition,
-                    time_ms=times[target.topic_partition],
-                )
-                for target in group
-            ],
-        )
-        response = await connection.call(LIST_OFFSETS, request, seconds)
-        by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
-        return [_offset_of(target, by_key) for target in group]
+        wanted = [
+            WantedTime(
+                target.topic_id,
+                target.topic_partition.partition,
+                name_of_target(target),
+                times[target.topic_partition],
+                kind,
+            )
+            for target in group
+        ]
+        return await TimeSearch(connection, resolver.metadata_revision, wanted, seconds).run()
 
     return ask
-
-
-def _offset_of(
-    target: LeaderTarget, by_key: dict[tuple[int, int], pb.PartitionOffset]
-) -> OffsetAndTimestamp | RaftMQError:
-    answer = by_key.get((target.topic_id, target.topic_partition.partition))
-    if answer is None:
-        return ProtocolError(f"{name_of_target(target)}: the leader omitted the partition from its answer")
-    if answer.HasField("error"):
-        return error_from_detail(answer.error, name_of_target(target))
-    return OffsetAndTimestamp(answer.offset, answer.append_time_ms)
 
 
 async def delete_records(

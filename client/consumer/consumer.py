@@ -23,8 +23,9 @@ from raftmq.client.base.loop_budget import LoopBudget
 from raftmq.client.base.metrics import ConsumerMetrics
 from raftmq.client.base.settings import LOOP_LOOK_CALLS
 from raftmq.client.base.texts import check_text
-from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME, OffsetAndTimestamp, list_offsets
+from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME, list_offsets
 from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.connection.topic_kinds import require_readable_log
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.consumer.assignment import Assignment
@@ -508,12 +509,17 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         return (await self._resolver.topic(topic, self._timeout_seconds)).partition_count
 
     async def offsets_for_times(
-        self, times_ms: Mapping[TopicPartition, int]
+        self, times_ms: Mapping[TopicPartition, int], *, by_append_time: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record of each partition that was appended at or after a time, or None if there is none.
+        """Return the first record of each partition whose timestamp is at or after a time, or None if there is none.
 
-        Times are milliseconds since the epoch. They are compared with the time at which the leader appended a record, not with the
-        producer's timestamp. Append times never decrease, so the answer is exact. Waits at most `request_timeout_ms`. Raises `RaftMQError`.
+        Later records may have earlier timestamps, since producers set them. Reads one batch of each partition. Waits at most
+        `request_timeout_ms`. Raises `RaftMQError`.
+
+        Args:
+            times_ms: a time for each partition, in milliseconds since the epoch.
+            by_append_time: compare the times at which the leaders appended the records, and return these as the timestamps. Append
+                times never decrease, so every later record was appended at or after the time, too.
         """
         self._check_alive()
         for partition, time_ms in times_ms.items():
@@ -521,7 +527,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             if time_ms < 0:
                 name = f"{partition.topic}/{partition.partition}"
                 raise InvalidArgumentError(f"times_ms must be 0 or more, not {time_ms} for {name}")
-        found = await list_offsets(self._resolver, dict(times_ms), self._timeout_seconds)
+        found = await list_offsets(self._resolver, dict(times_ms), self._timeout_seconds, by_append_time=by_append_time)
         return {partition: None if at.offset < 0 else at for partition, at in found.items()}
 
     async def _offsets_at(self, partitions: Iterable[TopicPartition], time: int) -> dict[TopicPartition, int]:

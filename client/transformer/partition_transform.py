@@ -214,7 +214,7 @@ class PartitionTransform:
         """Return the offset from which on all records are young enough that brokers remember every producer since."""
         end = (await self._consumer.end_offsets([self.partition]))[self.partition]
         time_ms = int((_now_s() - settings.TRANSFORM_PROOF_SECONDS) * 1000)
-        found = (await self._consumer.offsets_for_times({self.partition: time_ms}))[self.partition]
+        found = (await self._consumer.offsets_for_times({self.partition: time_ms}, by_append_time=True))[self.partition]
         return end if found is None else found.offset
 
     async def _skip_to(self, offset: int) -> None:

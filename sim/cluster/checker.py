@@ -72,6 +72,7 @@ from sim.cluster.invariants.served import (
     check_served_or_reported,
 )
 from sim.cluster.invariants.stale_leaders import StaleLeaders
+from sim.cluster.invariants.time_search import check_time_search
 from sim.cluster.invariants.votes import VoteOnce
 from sim.cluster.world.loop import SimulationEnd
 from sim.core.invariants.election_safety import ElectionSafety
@@ -88,6 +89,8 @@ stamped and when its age is checked."""
 LOOK_SECONDS = 0.25
 COMPARE_EVERY = 6
 """Number of looks between two comparisons of state machines."""
+SEARCH_EVERY = 3
+"""Number of comparisons between two searches in the log of a replica."""
 
 
 class Checker:
@@ -128,6 +131,8 @@ class Checker:
         self._kept: dict[ReplicaKey, tuple[int, list[EntryHeader]]] = {}
         """Founder of a new group -> the log of the replica that it continues, as it was on disk."""
         self._looks = 0
+        self.time_searches = 0
+        """Number of searches by timestamp that were compared with a look at every entry."""
         self.damaged: dict[tuple[str, ReplicaKey], None] = {}
         """Replicas that a fault damaged, with their machines. Only they may break."""
         self.quarantined: dict[tuple[str, ReplicaKey], None] = {}
@@ -489,6 +494,7 @@ class Checker:
                 self.judge(self.replica_states.on_state, replica)
                 self.judge(self._row_levels.check, replica)
                 self.judge(self._on_queue_state, process, replica)
+                self.judge(self._search_times, process, replica)
                 self.judge(self._memory.check, replica)
 
     def _on_queue_state(self, process: Process, replica: Replica[StateMachine]) -> None:
@@ -509,6 +515,19 @@ class Checker:
         ):  # after a snapshot its newest bodies arrive with the log
             check_bodies(where, store, key, queue)
         self.queue_states.on_disk(replica, state_index, rows)
+
+    def _search_times(self, process: Process, replica: Replica[StateMachine]) -> None:
+        """Search the log of a partition by timestamps, in turn with other replicas."""
+        assert process.node is not None
+        turn = self._looks // COMPARE_EVERY
+        key, disk, name = replica.key, process.machine.disk, process.machine.name
+        store: Any = process.node.store
+        is_due = turn % SEARCH_EVERY == replica.replica_id % SEARCH_EVERY
+        if not is_due or key not in store._replicas or (name, key) in self.damaged:
+            return
+        if isinstance(replica.state_machine, LogPartition):
+            where = f"{name} r{replica.replica_id} of g{replica.group_id}"
+            self.time_searches += check_time_search(where, store, disk, key, turn)
 
     def is_quiet(self) -> bool:
         """Return whether all proposals are applied. There may be new ones without clients, since retention continues."""

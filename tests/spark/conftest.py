@@ -149,7 +149,7 @@ def appended_at(servers: str) -> Iterator[Callable[[str, int], int]]:
             least, most = 0, 1 << 48
             while least < most:  # the last time at or after which the record is still the first one
                 middle = (least + most + 1) // 2
-                found = consumer.offsets_for_times({partition: middle})[partition]
+                found = consumer.offsets_for_times({partition: middle}, by_append_time=True)[partition]
                 if found is not None and found.offset <= offset:
                     least = middle
                 else:

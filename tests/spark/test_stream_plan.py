@@ -342,11 +342,13 @@ def test_ranges_are_split_into_the_minimum_number_of_partitions() -> None:
     assert spans(ranges) == {("t", 0, n, n + 25) for n in (0, 25, 50, 75)}
 
 
-def test_a_query_can_start_at_an_append_time() -> None:
+def test_a_query_can_start_at_a_time() -> None:
     view = FakeView()
     view.create("t", 5, 3)
     assert StreamPlan(view, options(startingTimestamp="1002")).initial() == position(t={0: 2, 1: 2})
-    with pytest.raises(InvalidOptionError, match="t/1 has no record appended at or after the starting time 1004"):
+    with pytest.raises(
+        InvalidOptionError, match="t/1 has no record with a timestamp at or after the starting time 1004"
+    ):
         StreamPlan(view, options(startingTimestamp="1004")).initial()
     lenient = options(startingTimestamp="1004", startingOffsetsByTimestampStrategy="latest")
     assert StreamPlan(view, lenient).initial() == position(t={0: 4, 1: 3})

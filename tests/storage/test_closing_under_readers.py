@@ -38,6 +38,7 @@ READS: dict[str, Read] = {
     "header": lambda store: store.header(KEY, index(ENTRIES)),
     "find_offset": lambda store: store.find_offset(KEY, Offset(ENTRIES // 2)),
     "find_time": lambda store: store.find_time(KEY, 1),
+    "find_timestamp": lambda store: store.find_timestamp(KEY, 1, Offset(0)),
     "read_rows": lambda store: store.read_rows(KEY, [(location_key(1, 0), b"\x21", ROWS)]),
     "read_body": lambda store: store.read_body(KEY, 1),
     "first_location": lambda store: store.first_location(KEY, 0),

@@ -57,6 +57,13 @@ def reopened(store: Store) -> RestoredState:
     return store.open(KEY)
 
 
+def found_at(store: Store, time_ms: int, first_offset: int = 0) -> int | None:
+    """Return the index of the batch that a search by timestamp finds."""
+    while not (search := store.find_timestamp(KEY, time_ms, offset(first_offset))).is_complete:
+        pass
+    return search.header.index if search.header is not None else None
+
+
 # ---------------------------------------------------------------------------------------------------- creation
 
 
@@ -313,7 +320,57 @@ def test_find_time_ignores_entries_without_records_after_the_last_batch(store: S
     assert store.find_time(KEY, 150) is None
 
 
+def test_find_timestamp_finds_the_first_batch_with_a_record_at_or_after_it(store: Store) -> None:
+    """Timestamps are in no order, so that a later batch may have only earlier records."""
+    log = LogBuilder()
+    append(store, log.batch(300), log.command(), log.batch(100), log.batch(500, 3), log.batch(400), log.empty())
+    assert [found_at(store, time_ms) for time_ms in (0, 300, 301, 500, 501)] == [6, 6, 9, 9, None]
+
+
+def test_find_timestamp_begins_at_an_offset(store: Store) -> None:
+    log = LogBuilder()
+    append(store, log.batch(500, 3), log.batch(100, 2), log.batch(200))
+    found = [found_at(store, 100, first_offset) for first_offset in range(8)]
+    assert found == [6, 6, 6, 7, 7, 8, None, None]
+
+
+def test_find_timestamp_forgets_a_far_time_with_the_batch_that_had_it(store: Store) -> None:
+    """A running maximum would name the batch after it for ever."""
+    log = LogBuilder()
+    first = log.batch(10**15)
+    append(store, first, *(log.batch(time_ms) for time_ms in range(100, 400)))
+    truncate(store, first)
+    assert found_at(store, 10**15) is None
+    assert found_at(store, 350) == 7 + 250
+
+
+def test_find_timestamp_sees_entries_that_replace_others(store: Store) -> None:
+    log = LogBuilder()
+    kept = log.batch(1)
+    append(store, kept, *(log.batch(1000) for _ in range(200)))
+    assert found_at(store, 1000) == 7
+    log.rewind(kept)
+    append(store, *(log.batch(time_ms, term=9) for time_ms in range(2, 150)))
+    assert found_at(store, 1000) is None
+    assert found_at(store, 149) is not None
+
+
+def test_find_timestamp_ignores_entries_that_are_no_record_batches(store: Store) -> None:
+    log = LogBuilder()
+    append(store, log.data(2, b"messages of a queue topic"), log.command())
+    assert found_at(store, 0) is None
+
+
+@pytest.mark.parametrize("time_ms", [-(1 << 63), -1, (1 << 63) - 2, (1 << 63) - 1])
+def test_find_timestamp_knows_the_most_extreme_times(store: Store, time_ms: int) -> None:
+    log = LogBuilder()
+    append(store, *(log.batch(-(1 << 63)) for _ in range(200)), log.batch(time_ms), log.batch(-(1 << 63)))
+    assert found_at(store, time_ms) == (206 if time_ms != -(1 << 63) else 6)
+    assert found_at(store, time_ms) == (206 if time_ms != -(1 << 63) else 6), "also after the first look"
+
+
 def test_nothing_is_found_in_an_empty_log(store: Store) -> None:
+    assert found_at(store, 0) is None
     assert store.find_offset(KEY, offset(0)) is None
     assert store.find_time(KEY, 0) is None
 

@@ -354,16 +354,21 @@ def test_a_cluster_without_its_metadata_replica_is_a_lost_node(data_dir: Path) -
     assert "no replica of the metadata group" in only_finding(examine(data_dir)).problem
 
 
+def test_the_cache_of_times_is_no_finding(data_dir: Path) -> None:
+    (data_dir / "groups" / "9-1.times").write_bytes(b"half")
+    assert not examine(data_dir).findings
+
+
 def test_crashes_and_unfinished_files_are_only_notes(data_dir: Path) -> None:
     for _ in range(3):
         with_registry(data_dir, lambda registry: registry.mark_open([PARTITION]), is_clean=False)
     Registry(data_dir / "node.mdb", suspects=[PARTITION]).close(is_clean=False)
-    for name in ("9-1.mdb.new", "9-1.state.mdb.new.4", "9-1.state.mdb.copy.5"):
+    for name in ("9-1.mdb.new", "9-1.state.mdb.new.4", "9-1.state.mdb.copy.5", "9-1.times.new"):
         (data_dir / "groups" / name).write_bytes(b"half")
     (data_dir / "trash" / "5-2.mdb.0").write_bytes(b"old")
     diagnosis = examine(data_dir)
     assert {finding.severity for finding in diagnosis.findings} == {Severity.NOTE}
-    assert len(diagnosis.findings) == 6
+    assert len(diagnosis.findings) == 7
     assert diagnosis.is_healthy
 
 

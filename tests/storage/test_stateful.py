@@ -11,6 +11,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from raftmq.batch_header import max_timestamp_of, seal
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import GENESIS, Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
@@ -25,6 +26,10 @@ from tests.support.storage.log_builder import KEY, VOTERS, LogBuilder, Store, in
 
 MIB = 1 << 20
 PAYLOADS = st.sampled_from([b"", b"small", b"m" * 700, b"l" * 2100, b"overflow" * 1200])
+TIMES = st.one_of(st.integers(0, 40), st.sampled_from([-(1 << 63), (1 << 63) - 1]))
+BATCHES = TIMES.map(
+    lambda time: seal(b"", record_count=1, raw_body_bytes=0, base_timestamp_ms=time, max_timestamp_ms=time)
+)
 ROWS = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c" * 300]), st.one_of(st.none(), st.binary(max_size=40), PAYLOADS)),
     max_size=5,
@@ -187,9 +192,8 @@ class TwinStores(RuleBasedStateMachine):
             term = builder.term + data.draw(st.sampled_from([0, 0, 0, 1, 3]), "term step")
             if data.draw(st.sampled_from([True, True, False]), "is data"):
                 later = data.draw(st.integers(0, 9))
-                entries.append(
-                    builder.data(data.draw(st.integers(1, 5)), data.draw(PAYLOADS), later_ms=later, term=term)
-                )
+                payload = data.draw(st.one_of(PAYLOADS, BATCHES))
+                entries.append(builder.data(data.draw(st.integers(1, 5)), payload, later_ms=later, term=term))
             else:
                 entries.append(builder.empty(term=term))
         return tuple(entries)
@@ -312,6 +316,17 @@ class TwinStores(RuleBasedStateMachine):
             assert store.find_offset(KEY, offset) == (at_offset[0] if at_offset else None)
             header = store.find_time(KEY, time)
             assert (header.index if header else None) == (at_time[0] if at_time else None)
+
+    @rule(time_ms=TIMES, data=st.data())
+    def find_timestamp(self, time_ms: int, data: st.DataObject) -> None:
+        """Search for record timestamps, which are in no order."""
+        first = Offset(data.draw(st.integers(0, self.durable.last.next_offset + 2), "first offset"))
+        latest = [(entry, max_timestamp_of(entry.payload)) for entry in self.durable.log if entry.next_offset > first]
+        hits = [entry.index for entry, latest_ms in latest if latest_ms is not None and latest_ms >= time_ms]
+        for store in self.stores:
+            while not (search := store.find_timestamp(KEY, time_ms, first)).is_complete:
+                pass
+            assert (search.header.index if search.header else None) == (hits[0] if hits else None)
 
 
 TestTwinStores = TwinStores.TestCase

@@ -25,6 +25,7 @@
 | `ServedOrReported`, `DefectStays`: a node serves each of its replicas or reports that it does not, and a defect ends no process | `served.py` |
 | `BudgetsHold`: nothing exceeds its limit, except one piece held alone, and everything is released | `budgets.py` |
 | *FreedSpaceReturns*: the space of deleted records is free again (judged after healing, so it is liveness) | `space.py` |
+| `TimeSearchExact`: a search by timestamp finds the batch that a look at every entry finds | `time_search.py` |
 | `RetentionKeeps`: records are deleted only on request, or when they are old by the correct time | `retention.py` |
 | `NotStampedOld`: no record's append time is before its acceptance | `retention.py` |
 | `NothingForgotten`: producers, names and offsets are remembered for days | `memory.py` |

@@ -57,6 +57,7 @@ from raftmq.storage.state_codec import FORMAT_VERSION as STATE_FORMAT_VERSION
 from raftmq.storage.state_codec import STATE_META_KEY, StateMeta, encode_state_meta
 from raftmq.storage.state_copy import LmdbStateCopy
 from raftmq.storage.state_store import FilePart, LocatedBody, StagedState, StateCopy, StateWrite
+from raftmq.storage.time_index import TimesFile
 from raftmq.storage.writer_threads import Completion, InlineWriter
 
 from sim.cluster.world.loop import VirtualLoop
@@ -85,6 +86,9 @@ class Disk:
         """Number of copies that a crash left."""
         self.copies_made = 0
         self.trash: list[RowFile] = []
+        self.times: dict[ReplicaKey, bytes] = {}
+        """The files of bounds for searches by time."""
+        self.times_written = 0
         self.registry: dict[bytes, bytes] = {}
         self.has_ballast = False
         self.is_full = False
@@ -116,6 +120,7 @@ class Disk:
         twin.latency = self.latency
         twin.files = {key: file.copy() for key, file in self.files.items()}
         twin.state_files = {key: file.copy() for key, file in self.state_files.items()}
+        twin.times = dict(self.times)
         twin.registry = dict(self.registry)
         return twin
 
@@ -158,11 +163,35 @@ class Disk:
         return key, name, row
 
 
+class SimTimesFile(TimesFile):
+    """A file of bounds, which is saved often. Some writes are lost, and others cut off."""
+
+    save_bytes = 2048
+
+    def __init__(self, key: ReplicaKey, disk: Disk) -> None:
+        self._key = key
+        self._disk = disk
+
+    def read(self) -> bytes | None:
+        """See `TimesFile`."""
+        return self._disk.times.get(self._key)
+
+    def write(self, content: bytes) -> None:
+        """See `TimesFile`."""
+        disk = self._disk
+        disk.times_written += 1
+        if disk.times_written % 5 == 0:
+            content = content[: len(content) // 2]
+        if disk.times_written % 3:
+            disk.times[self._key] = content
+
+
 class SimReplica(LmdbReplica):
     """The production replica over a file in memory."""
 
-    def __init__(self, key: ReplicaKey, file: RowFile, map_bytes: int, verify: Verify) -> None:
+    def __init__(self, key: ReplicaKey, disk: Disk, file: RowFile, map_bytes: int, verify: Verify) -> None:
         self.file = file
+        self._disk = disk
         super().__init__(key, Path(f"{key.group_id}-{key.replica_id}"), map_bytes, verify)
 
     def attach(self, verify: Verify) -> None:
@@ -174,6 +203,9 @@ class SimReplica(LmdbReplica):
                 view = cast("Any", transaction)
                 self._checked(lambda: self._read_all_meta(view, databases, verify))
         self._environment, self._databases = cast("Any", environment), databases
+
+    def _times_file(self) -> TimesFile:
+        return SimTimesFile(self.key, self._disk)
 
     def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
         """Read nothing, since there are no bytes except the rows."""
@@ -320,7 +352,7 @@ class SimLogStore(LmdbLogStore):
         invariant(key not in self._replicas, "opened_once", group_id=key.group_id, replica_id=key.replica_id)
         if not self.exists(key):
             raise MissingReplicaError(key, "its file is missing")
-        replica = SimReplica(key, self.disk.files[key], self._map_bytes, self._verify)
+        replica = SimReplica(key, self.disk, self.disk.files[key], self._map_bytes, self._verify)
         if replica.has_state_file:
             if key not in self.disk.state_files:
                 raise MissingReplicaError(key, "its state file is missing")
@@ -344,7 +376,7 @@ class SimLogStore(LmdbLogStore):
         return None
 
     def _log_of(self, owner: ReplicaKey, old: ReplicaKey) -> LmdbReplica:
-        return SimReplica(owner, self.disk.files[old], self._map_bytes, self._verify)
+        return SimReplica(owner, self.disk, self.disk.files[old], self._map_bytes, self._verify)
 
     def _state_of(self, owner: ReplicaKey, old: ReplicaKey, key: ReplicaKey) -> LmdbStateFile:
         file = self.disk.state_files.get(old) or self.disk.state_files.get(key)
@@ -357,6 +389,7 @@ class SimLogStore(LmdbLogStore):
         for files in (self.disk.state_files, self.disk.files):
             if old in files:
                 files[key] = files.pop(old)
+        self.disk.times.pop(old, None)
 
     def retire(self, key: ReplicaKey) -> None:
         """See `LogStore.retire`."""
@@ -365,6 +398,7 @@ class SimLogStore(LmdbLogStore):
             file = files.pop(key, None)
             if file is not None:
                 self.disk.trash.append(file)
+        self.disk.times.pop(key, None)
 
     def empty_trash(self, grace_seconds: float, now_seconds: float | None = None) -> int:
         """See `LmdbLogStore`."""

@@ -11,6 +11,7 @@ from raftmq.broker.services.append import BATCHES_PER_PARTITION_MAX
 from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.broker.services.log import EARLIEST, LATEST
 from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.log_store import TimeSearch
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 
 from tests.support.broker.harness import append_request, batch, poll_request, running
@@ -188,9 +189,9 @@ async def test_a_request_waits_for_the_metadata_revision_it_names():
         assert (await pending).partitions[0].base_offsets == [0]
 
 
-async def _offset(node, topic, time_ms):
+async def _offset(node, topic, time_ms, **options):
     request = pb.ListOffsetsRequest()
-    request.partitions.add(topic_id=topic.topic_id, partition=0, time_ms=time_ms)
+    request.partitions.add(topic_id=topic.topic_id, partition=0, time_ms=time_ms, **options)
     return (await node.log.list_offsets(request, node.call())).partitions[0]
 
 
@@ -214,6 +215,58 @@ async def test_positions_are_found_by_name_and_by_append_time():
         assert trimmed.log_start_offset == 3
         assert (await _offset(node, topic, EARLIEST)).offset == 3
         assert (await _offset(node, topic, 0)).offset == 3
+
+
+async def test_batches_are_found_by_the_timestamps_of_their_records():
+    """Append times are in order, and timestamps are not."""
+    async with running() as node:
+        topic = await node.topic()
+        for number, latest_ms in enumerate((300, 100, 500, 400)):
+            await node.append(topic, batch(2, sequence=2 * number, latest_ms=latest_ms))
+            node.clock_ms += 1000
+        stamped = {"time_kind": pb.TIMESTAMP}
+        found = [(await _offset(node, topic, time_ms, **stamped)).offset for time_ms in (0, 300, 301, 500, 501)]
+        assert found == [0, 0, 4, 4, -1]
+        answer = await _offset(node, topic, 400, **stamped)
+        assert (answer.time_kind, answer.append_time_ms) == (pb.TIMESTAMP, node.clock_ms - 2000)
+        assert (await _offset(node, topic, 400, **stamped, from_offset=5)).offset == 5
+        assert (await _offset(node, topic, 400, **stamped, from_offset=6)).offset == 6
+        assert (await _offset(node, topic, 401, **stamped, from_offset=6)).offset == -1
+        assert (await _offset(node, topic, 0, **stamped, from_offset=(1 << 64) - 1)).offset == -1
+        assert (await _offset(node, topic, EARLIEST, **stamped)).time_kind == pb.APPEND_TIME
+
+
+async def test_trimmed_batches_are_not_found_by_timestamp():
+    async with running() as node:
+        topic = await node.topic()
+        for number, latest_ms in enumerate((900, 100, 200)):
+            await node.append(topic, batch(2, sequence=2 * number, latest_ms=latest_ms))
+        request = pb.DeleteRecordsRequest()
+        request.partitions.add(topic_id=topic.topic_id, partition=0, before_offset=3)
+        await node.log.delete_records(request, node.call())
+        assert (await _offset(node, topic, 900, time_kind=pb.TIMESTAMP)).offset == -1
+        assert (await _offset(node, topic, 100, time_kind=pb.TIMESTAMP)).offset == 3
+        assert (await _offset(node, topic, 101, time_kind=pb.TIMESTAMP)).offset == 4
+
+
+async def test_a_search_that_must_read_much_is_refused_until_it_has_read(monkeypatch):
+    """The client then knows that the leader is alive, and asks again. Nothing is read twice."""
+    async with running() as node:
+        topic = await node.topic()
+        await node.append(topic, batch(1, latest_ms=7))
+        partition = node.partition(topic)
+        find, steps = partition._store.find_timestamp, 3
+
+        def find_slowly(*arguments):
+            nonlocal steps
+            steps -= 1
+            return find(*arguments) if steps < 0 else TimeSearch(None, is_complete=False)
+
+        monkeypatch.setattr(partition._store, "find_timestamp", find_slowly)
+        monkeypatch.setattr("raftmq.broker.partitions.log._SEARCH_SECONDS_MAX", 0.0)
+        errors = [(await _offset(node, topic, 7, time_kind=pb.TIMESTAMP)).error for _ in range(3)]
+        assert all(error.code == pb.NOT_READY and error.retriable for error in errors)
+        assert (await _offset(node, topic, 7, time_kind=pb.TIMESTAMP)).offset == 0
 
 
 async def test_the_latest_offset_is_refused_by_a_replica_that_cannot_confirm_it():

@@ -7,7 +7,7 @@ import pytest
 from raftmq import errors
 from raftmq.batch_header import seal
 from raftmq.client.codec.batch import encode_body
-from raftmq.client.connection.leader_calls import OffsetAndTimestamp
+from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.proto import queue_pb2 as pb
@@ -310,7 +310,9 @@ async def test_offsets_for_times_asks_the_leaders(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
     fill(cluster, T0, 3)
     async with consumer(cluster, "t") as c:
-        found = await c.offsets_for_times({T0: 5001, T1: 5001})
+        found = await c.offsets_for_times({T0: 1001, T1: 1001})
+        assert found == {T0: OffsetAndTimestamp(10, 1001), T1: None}
+        found = await c.offsets_for_times({T0: 5001, T1: 5001}, by_append_time=True)
         assert found == {T0: OffsetAndTimestamp(10, 5001), T1: None}
         with pytest.raises(errors.InvalidArgumentError):
             await c.offsets_for_times({T0: -1})

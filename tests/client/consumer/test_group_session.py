@@ -11,7 +11,7 @@ from raftmq import errors
 from raftmq.client.admin import group_admin
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.group_admin import OffsetChange
-from raftmq.client.connection.leader_calls import OffsetAndTimestamp
+from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.proto import queue_pb2 as pb

@@ -498,10 +498,16 @@ def poll_request(topic: pb.Topic, offset: int, **options: int) -> pb.PollRequest
 
 
 def batch(
-    count: int = 1, *, sequence: int = 0, producer: int = PRODUCER, epoch: int = 0, body: bytes = b"opaque"
+    count: int = 1,
+    *,
+    sequence: int = 0,
+    producer: int = PRODUCER,
+    epoch: int = 0,
+    body: bytes = b"opaque",
+    latest_ms: int = 2,
 ) -> bytes:
     """Return a batch as brokers see it, without valid contents."""
     return seal(
-        body, record_count=count, raw_body_bytes=len(body), base_timestamp_ms=1, max_timestamp_ms=2,
+        body, record_count=count, raw_body_bytes=len(body), base_timestamp_ms=1, max_timestamp_ms=latest_ms,
         producer_id=producer, producer_epoch=epoch, first_sequence=sequence,
     )  # fmt: skip

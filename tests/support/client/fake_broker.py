@@ -191,6 +191,8 @@ class FakeCluster:
     def __init__(self, brokers: int = 1, *, has_data_ports: bool = False) -> None:
         self.cluster_id = "fake-cluster"
         self.has_data_ports = has_data_ports
+        self.knows_timestamps = True
+        """Whether the brokers search for records by their own timestamps. Older ones know append times only."""
         self.revision = 1
         self.feature_level = 1
         self.topics: dict[str, FakeTopic] = {}
@@ -617,6 +619,15 @@ class FakeBroker(FakeMovesService, FakeRecoveryService, rpc.LogServicer, rpc.Top
                 result.offset = partition.end
             elif wanted.time_ms == -2:
                 result.offset = partition.log_start
+            elif wanted.time_kind == pb.TIMESTAMP and self.cluster.knows_timestamps:
+                first = max(wanted.from_offset, partition.log_start)
+                hits = [
+                    (max(base, first), at)
+                    for base, count, batch, at in partition.batches
+                    if base + count > first and parse_header(batch).max_timestamp_ms >= wanted.time_ms
+                ]
+                result.time_kind = pb.TIMESTAMP
+                result.offset, result.append_time_ms = hits[0] if hits else (-1, 0)
             else:
                 hits = [(base, at) for base, _, _, at in partition.batches if at >= wanted.time_ms]
                 result.offset, result.append_time_ms = hits[0] if hits else (-1, -1)

@@ -262,7 +262,10 @@ class Owner:
     async def end_offsets(self, _: object) -> dict[TopicPartition, int]:
         return {IN: len(self.world.records)}
 
-    async def offsets_for_times(self, times_ms: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+    async def offsets_for_times(
+        self, times_ms: dict[TopicPartition, int], *, by_append_time: bool = False
+    ) -> dict[TopicPartition, Any]:
+        assert by_append_time, "records' own timestamps do not say what brokers remember"
         young = (
             Leader(offset, 0) for offset, at_s in enumerate(self.world.append_times_s) if at_s * 1000 >= times_ms[IN]
         )

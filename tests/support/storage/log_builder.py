@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+from raftmq.batch_header import seal
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import GENESIS, Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
@@ -48,6 +49,13 @@ class LogBuilder:
 
     def data(self, count: int = 1, payload: bytes = b"batch", *, later_ms: int = 10, term: int | None = None) -> Entry:
         return self._make(EntryKind.DATA, count, payload, later_ms, term)
+
+    def batch(self, latest_ms: int, count: int = 1, *, body: bytes = b"", term: int | None = None) -> Entry:
+        """Create a record batch whose latest record has this timestamp."""
+        payload = seal(
+            body, record_count=count, raw_body_bytes=len(body), base_timestamp_ms=latest_ms, max_timestamp_ms=latest_ms
+        )
+        return self.data(count, payload, term=term)
 
     def empty(self, *, term: int | None = None) -> Entry:
         return self._make(EntryKind.EMPTY, 0, b"", 0, term)
