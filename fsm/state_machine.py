@@ -8,8 +8,9 @@ a different state.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 from raftmq.errors import UnsupportedDataError
 from raftmq.fsm.row_reads import RowRange, RowsFound, RowsNeeded
@@ -68,32 +69,35 @@ class StateMachine(Protocol):
         ...
 
 
-@runtime_checkable
-class DiskBackedMachine(StateMachine, Protocol):
+class DiskBackedMachine(StateMachine):
     """Represent a derived state that is larger than memory. Most rows are only on disk, in a file of their own.
+
+    It is a base class, no protocol: whether a machine is one is asked several times for each replica that is opened.
 
     `apply` may return a `RowsNeeded`: see `row_reads`. `restore` gets only the rows in `resident_ranges`. `take_dirty_rows` keeps the
     rows that it returns, because the disk does not have them yet, until `on_rows_written`. It is not called twice before that.
     """
 
-    @property
-    def resident_ranges(self) -> tuple[RowRange, ...]:
-        """Return the ranges whose rows are always in memory."""
-        ...
+    resident_ranges: ClassVar[tuple[RowRange, ...]]
+    """The ranges whose rows are always in memory."""
 
     @property
+    @abstractmethod
     def dirty_count(self) -> int:
         """Return the number of rows that `take_dirty_rows` would return, or a close upper bound."""
         ...
 
+    @abstractmethod
     def resume(self, found: RowsFound) -> object:
         """Continue with the entry whose `apply` or `resume` returned a `RowsNeeded`. Return its result, or another `RowsNeeded`."""
         ...
 
+    @abstractmethod
     def prefetch(self) -> RowsNeeded | None:
         """Return rows that will soon be needed, or None. Asked between two entries. It never affects a result."""
         ...
 
+    @abstractmethod
     def on_prefetched(self, needed: RowsNeeded, found: RowsFound) -> None:
         """Take the rows that `prefetch` asked for. Entries may have been applied in the meantime.
 
@@ -101,6 +105,7 @@ class DiskBackedMachine(StateMachine, Protocol):
         """
         ...
 
+    @abstractmethod
     def on_rows_written(self) -> None:
         """Forget the rows of the last `take_dirty_rows`: they are durable. No read that began before is still under way."""
         ...

@@ -11,6 +11,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 import lmdb
@@ -123,15 +124,24 @@ def is_volume_full(error: BaseException) -> bool:
     return isinstance(error, lmdb.DiskError) or "No space left" in str(error)
 
 
-@contextmanager
-def reading(key: ReplicaKey) -> Iterator[None]:
+class reading:  # noqa: N801 -- a context like `committing`, but entered for every look at a file
     """Translate LMDB's errors of a read."""
-    try:
-        yield
-    except DAMAGE_ERRORS as error:
-        raise DamagedReplicaError(key, f"unreadable: {error}") from error
-    except lmdb.Error as error:
-        raise StorageUnavailableError(key, f"cannot be read now: {error}") from error
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: ReplicaKey) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, DAMAGE_ERRORS):
+            raise DamagedReplicaError(self._key, f"unreadable: {error}") from error
+        if isinstance(error, lmdb.Error):
+            raise StorageUnavailableError(self._key, f"cannot be read now: {error}") from error
 
 
 @contextmanager

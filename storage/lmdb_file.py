@@ -158,15 +158,19 @@ class LmdbFile(ABC):
         Cheap: LMDB counts its pages, and they are not asked for again until something was written.
         """
         with self.gate.shared(), reading(self.key):
-            last, used = self._last_transaction(), self._used
-            if used is None or used[0] != last:  # another thread may count at the same time, and replace `self._used`
-                used = self._used = (last, self._used_pages() * int(self.environment.stat()["psize"]))
-            try:
-                found = self.path.stat()
-            except FileNotFoundError as error:
-                # a removed file stays usable until it is closed, so LMDB does not notice
-                raise MissingReplicaError(self.key, "its file was removed while it was in use") from error
-            return FileSpace(bytes_on_volume(found), used[1])
+            return self._space(self._last_transaction())
+
+    def _space(self, last: int) -> FileSpace:
+        """Return the space as of the last transaction. The caller holds the gate."""
+        used = self._used
+        if used is None or used[0] != last:  # another thread may count at the same time, and replace `self._used`
+            used = self._used = (last, self._used_pages() * int(self.environment.stat()["psize"]))
+        try:
+            found = self.path.stat()
+        except FileNotFoundError as error:
+            # a removed file stays usable until it is closed, so LMDB does not notice
+            raise MissingReplicaError(self.key, "its file was removed while it was in use") from error
+        return FileSpace(bytes_on_volume(found), used[1])
 
     def release_free_pages(self) -> Released:
         """Return a bounded number of free pages to the volume, on the file's writer.

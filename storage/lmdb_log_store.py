@@ -603,6 +603,10 @@ class LmdbLogStore:
         """Return whether rows before the truncation point remain for `delete_truncated`."""
         return self._replica(key).has_truncated_rows()
 
+    def look(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> tuple[FileSpace, bool]:
+        """Return `space` of a file and, of the log's, `has_truncated_rows`. Cheap for a file to which nothing was written."""
+        return self._replica(key).look() if part is FilePart.LOG else (self._state(key).space(), False)
+
     def state_rows(self, key: ReplicaKey) -> ClosableRows:
         """See `LogStore.state_rows`."""
         return self.snapshot(key).rows

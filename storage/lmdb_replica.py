@@ -48,6 +48,7 @@ from raftmq.storage.lmdb_file import LmdbFile, OpenStream
 from raftmq.storage.log_scan import Borders, Scan, TermStarts, Verify, read_fields, scan
 from raftmq.storage.log_store import ReplicaKey, TimeSearch, Update
 from raftmq.storage.meta_pages import check_pages
+from raftmq.storage.page_release import FileSpace
 from raftmq.storage.page_warming import warm_opening
 from raftmq.storage.pending_state_write import plan_log_write
 from raftmq.storage.pending_write import PendingWrite, plan_write
@@ -334,18 +335,19 @@ class LmdbReplica(LmdbFile):
         return slice_end < end
 
     def has_truncated_rows(self) -> bool:
-        """Return whether rows before the truncation point wait for deletion. Any thread may call it.
-
-        If there are none, the file is not read again until something was written.
-        """
-        with self.gate.shared(), reading(self.key):
-            if self._without_truncated_rows_at == self._last_transaction():
-                return False
+        """Return whether rows before the truncation point wait for deletion. Any thread may call it."""
         with self._read() as transaction:
             first = self._first_index(transaction)
             has_some = first is not None and first <= self._meta_in(transaction).position.index
             self._without_truncated_rows_at = None if has_some else transaction.id()
         return has_some
+
+    def look(self) -> tuple[FileSpace, bool]:
+        """Return `space` and `has_truncated_rows`. The file is not read unless something was written since the last call."""
+        with self.gate.shared(), reading(self.key):
+            last = self._last_transaction()
+            space, is_unchanged = self._space(last), self._without_truncated_rows_at == last
+        return space, not is_unchanged and self.has_truncated_rows()
 
     def _first_index(self, transaction: Transaction[bytes] | Transaction[memoryview]) -> int | None:
         with transaction.cursor(self._databases.log) as cursor:

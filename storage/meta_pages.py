@@ -55,6 +55,9 @@ _FREE_LEAVES_MAX = 64
 """Longest free list, in pages, that is read to count a file's pages, which takes about ten milliseconds. A file with a longer list has
 hundreds of megabytes free in small pieces. Only `doctor` counts the pages of such a file."""
 
+HEAD_BYTES = 64 * 1024
+"""Bytes from the beginning of a file that are read at once. The file of a replica with few entries is no longer."""
+
 Rows = Mapping[bytes, bytes]
 
 
@@ -85,15 +88,25 @@ def check_commits(
         CodecError: A meta page is not as LMDB wrote it, or the file has lost pages to which one of them points.
         OSError: The file cannot be read.
     """
+    _checked_bytes(path, database, id_in, may_be_new=may_be_new)
+
+
+def _checked_bytes(path: Path, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool) -> int:
+    """Check both commits. Return the size of the file once all its pages were written, or 0 if the layout of pages is unknown."""
     if lmdb.version() >= (1, 0):
-        return  # another layout of pages, and checksums of its own
+        return 0  # another layout of pages, and checksums of its own
     descriptor = open_for_looks(path)
     try:
-        _Commits(descriptor).check(database, id_in, may_be_new=may_be_new)
+        metas = _Commits(descriptor).check(database, id_in, may_be_new=may_be_new)
     except struct.error as error:
         raise CodecError(f"a page has impossible content: {error}") from error
     finally:
         os.close(descriptor)
+    return _bytes_of(metas)
+
+
+def _bytes_of(metas: tuple[_Meta, _Meta]) -> int:
+    return max((meta.last_page + 1) * meta.page_bytes for meta in metas)
 
 
 def check_pages(path: Path, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool = False) -> None:
@@ -101,8 +114,8 @@ def check_pages(path: Path, database: bytes, id_in: Callable[[Rows], int | None]
 
     Reading a page past the end of the file through the map would raise SIGBUS, so a file that seems short is walked unmapped.
     """
-    check_commits(path, database, id_in, may_be_new=may_be_new)
-    if path.stat().st_size < pages_bytes(path):
+    all_bytes = _checked_bytes(path, database, id_in, may_be_new=may_be_new)
+    if path.stat().st_size < all_bytes:
         problem = walk_short_file(path)
         if problem is not None:
             raise CodecError(problem)
@@ -117,15 +130,7 @@ def pages_bytes(path: Path) -> int:
         metas = _Commits(descriptor).metas()
     finally:
         os.close(descriptor)
-    return max((meta.last_page + 1) * meta.page_bytes for meta in metas)
-
-
-def _nodes(page: bytes) -> list[LeafNode]:
-    """Decode the rows of a leaf page."""
-    try:
-        return [leaf_node(page, at) for at in node_places(page)]
-    except struct.error as error:
-        raise CodecError(f"page {PAGE_HEADER.unpack_from(page)[0]} is damaged: {error}") from error
+    return _bytes_of(metas)
 
 
 class _Commits:
@@ -134,7 +139,10 @@ class _Commits:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._file_bytes = os.fstat(descriptor).st_size
+        self._head = os.pread(descriptor, min(HEAD_BYTES, self._file_bytes), 0)
         self._page_bytes = 0
+        self._decoded: dict[int, list[LeafNode]] = {}
+        """The rows of leaf pages. Both commits share most of them."""
 
     def metas(self) -> tuple[_Meta, _Meta]:
         first = self._meta(0, 0)
@@ -144,7 +152,7 @@ class _Commits:
             raise CodecError(f"the meta pages name pages of {first.page_bytes} and {second.page_bytes} bytes")
         return first, second
 
-    def check(self, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool) -> None:
+    def check(self, database: bytes, id_in: Callable[[Rows], int | None], *, may_be_new: bool) -> tuple[_Meta, _Meta]:
         metas = self.metas()
         numbers = tuple(meta.transaction_id for meta in metas)
         if numbers != (0, 0) and (numbers[0] % 2 != 0 or numbers[1] % 2 != 1 or abs(numbers[0] - numbers[1]) != 1):
@@ -163,11 +171,13 @@ class _Commits:
                     f"meta page {meta.slot} is of transaction {meta.transaction_id}, but points to the tree of transaction "
                     f"{written_by}"
                 )
+        return metas
 
     # ------------------------------------------------------------------------------------------------------ pages
 
     def _read(self, at: int, size: int) -> bytes:
-        found = os.pread(self._descriptor, size, at)
+        is_in_head = at + size <= len(self._head)
+        found = self._head[at : at + size] if is_in_head else os.pread(self._descriptor, size, at)
         if len(found) < size:
             raise CodecError(f"the file ends at byte {self._file_bytes}, but should have at least {at + size} bytes")
         return found
@@ -199,7 +209,7 @@ class _Commits:
             if tree.branch_pages < tree.depth - 1 or tree.entries < tree.leaf_pages:
                 raise CodecError(f"the {name} in meta page {meta.slot} contradicts itself")
             return
-        nodes = _nodes(page)
+        nodes = self._nodes(page)
         big = [node for node in nodes if node.flags & BIG_VALUE]
         overflow_pages = sum(self._overflow_pages(meta, page, node) for node in big)
         if tree[3:7] != (0, 1, overflow_pages, len(nodes)):
@@ -229,7 +239,7 @@ class _Commits:
         last = b""
         if tree.root != NO_PAGE:
             for page in self._leaves(meta, tree, only_last=not is_short):
-                for node in _nodes(page):
+                for node in self._nodes(page):
                     last = node.key
                     free_pages += self._free_in(meta, page, node)
         if last and last != meta.transaction_id.to_bytes(8, sys.byteorder):
@@ -267,6 +277,17 @@ class _Commits:
         for at in places[-1:] if only_last else places:
             child = tree._replace(root=child_page(page, at), depth=tree.depth - 1)
             yield from self._leaves(meta, child, only_last=only_last)
+
+    def _nodes(self, page: bytes) -> list[LeafNode]:
+        """Decode the rows of a leaf page."""
+        number = PAGE_HEADER.unpack_from(page)[0]
+        nodes = self._decoded.get(number)
+        if nodes is None:
+            try:
+                nodes = self._decoded[number] = [leaf_node(page, at) for at in node_places(page)]
+            except struct.error as error:
+                raise CodecError(f"page {number} is damaged: {error}") from error
+        return nodes
 
     def _tree_page(self, meta: _Meta, tree: Tree, name: str) -> bytes:
         """Return the page at the root of a tree, after checking its own number and its kind."""
@@ -309,7 +330,7 @@ class _Commits:
     def _leaf(self, meta: _Meta, tree: Tree, flags_wanted: int) -> Rows:
         page = self._tree_page(meta, tree, "database")
         rows: dict[bytes, bytes] = {}
-        for node in _nodes(page):
+        for node in self._nodes(page):
             if node.flags & BIG_VALUE:
                 rows[node.key] = self._overflow(meta, value_page(page, node), node.size)
             elif node.flags & SUB_TREE == flags_wanted:

@@ -46,6 +46,7 @@ from raftmq.storage.lmdb_pages import (
     value_pages,
 )
 from raftmq.storage.log_scan import Borders, find_border
+from raftmq.storage.meta_pages import HEAD_BYTES
 from raftmq.storage.replica_codec import META_KEY, CommitNote, ReplicaMeta, decode_meta, decode_note
 
 WARM_BYTES_MAX = 16 * 1024 * 1024
@@ -80,7 +81,8 @@ def warm_opening(path: Path) -> Borders:
     with suppress(OSError, _EndError, CodecError, LookupError, struct.error):
         descriptor = open_for_looks(path)
         try:
-            _Warming(descriptor, borders).run()
+            if os.fstat(descriptor).st_size > HEAD_BYTES:  # the check of a shorter file has read all of it
+                _Warming(descriptor, borders).run()
         finally:
             os.close(descriptor)
     return tuple(borders)

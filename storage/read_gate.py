@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 
 class ReadGate:
@@ -19,21 +20,25 @@ class ReadGate:
         self._readers = 0
         self._owners_waiting = 0
         self._is_owned = False
+        self._shared = _Shared(self)
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Keep the file from being swapped during one read."""
+    def shared(self) -> _Shared:
+        """Return a context that keeps the file from being swapped during one read."""
+        return self._shared
+
+    def enter_shared(self) -> None:
+        """Begin one read."""
         with self._changed:
             while self._is_owned or self._owners_waiting:
                 self._changed.wait()
             self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                if not self._readers:
-                    self._changed.notify_all()
+
+    def leave_shared(self) -> None:
+        """End one read."""
+        with self._changed:
+            self._readers -= 1
+            if not self._readers and self._owners_waiting:
+                self._changed.notify_all()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -50,3 +55,20 @@ class ReadGate:
             with self._changed:
                 self._is_owned = False
                 self._changed.notify_all()
+
+
+class _Shared:
+    """The context of reads. It has no state of its own, so all reads use one: every look at a file enters it."""
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: ReadGate) -> None:
+        self._gate = gate
+
+    def __enter__(self) -> None:
+        self._gate.enter_shared()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._gate.leave_shared()

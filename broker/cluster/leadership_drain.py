@@ -11,7 +11,7 @@ from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
-from raftmq.types import NodeId
+from raftmq.types import NO_NODE, NodeId
 
 _LOOK_SECONDS = 0.05
 
@@ -41,7 +41,7 @@ async def drain_leadership(
 
 def offer(engine: Engine, replica: Replica[StateMachine], may_take: Callable[[NodeId], bool]) -> None:
     """Offer a led group to its furthest voter on a node that may take it. Without such a voter the leader stays."""
-    target = replica.core.furthest_voter(lambda voter: may_take(replica.node_of_replica(voter)))
+    target = replica.core.furthest_voter(lambda voter: may_take(NodeId(replica.node_of_replica(voter) or NO_NODE)))
     if target is not None:
         replica.core.transfer_leader(target)
         engine.mark_dirty(replica)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from raftmq.broker.base.readiness import METADATA_LEADERLESS_ELECTIONS
@@ -23,7 +24,7 @@ from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, NodeId, ReplicaId
+from raftmq.types import METADATA_GROUP_ID, NO_NODE
 
 
 class MetadataReplica:
@@ -60,12 +61,12 @@ class MetadataReplica:
         self._registry.mark_open([key])
         restored = await self._replicas.on_writer(key, lambda: open_replica(self._store, self._registry, key, machine))
 
-        def node_of(replica_id: ReplicaId) -> NodeId:
-            return NodeId(machine.replica_node(METADATA_GROUP_ID, replica_id) or 0)
-
         if self._engine.node_id == NO_NODE:
             self._engine.start(self._registry.node_id)
-        replica = cast("Replica[Metadata]", self._engine.add_replica(key, restored, machine, node_of))
+        replica = cast(
+            "Replica[Metadata]",
+            self._engine.add_replica(key, restored, machine, partial(machine.replica_node, METADATA_GROUP_ID)),
+        )
         replica.applier.listeners.append(self._on_applied)
         replica.restored_listeners.append(self._on_change)
         self.replica = replica

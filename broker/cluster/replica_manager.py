@@ -91,8 +91,9 @@ class ReplicaManager:
         """The node's metadata. None until this node has caught up with it."""
         self._node_id = NO_NODE
         self._wanted_version: tuple[Metadata, NodeId, int] | None = None
-        self._wanted_keys: tuple[ReplicaKey, ...] = ()
-        """The replicas that metadata of `_wanted_version` wants here."""
+        """The metadata as of which `_unserved` is correct. None: it must be found again."""
+        self._unserved: dict[ReplicaKey, None] = {}
+        """The replicas that metadata wants here and that are not served, in the order of metadata."""
         self._leaving: dict[GroupId, list[ReplicaKey]] = {}
         """Replicas here that metadata shows retired."""
         self._troubles: dict[ReplicaKey, Trouble] = {}
@@ -283,7 +284,7 @@ class ReplicaManager:
         if self._partition_of(key) is None or self._metadata is None:  # it was retired while it opened
             await self.on_writer(key, lambda: self._store.close(key))
             return
-        replica = self._engine.add_replica(key, restored, machine, _node_lookup(self._metadata, key.group_id))
+        replica = self._engine.add_replica(key, restored, machine, partial(self._metadata.replica_node, key.group_id))
         self._serve(replica, kind)
         is_alone = replica.core.membership.voters == (key.replica_id,)
         if is_alone or (is_new and partition.creation_replicas[0].replica_id == key.replica_id):
@@ -323,6 +324,7 @@ class ReplicaManager:
     def _serve(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
         key = replica.key
         self._served.add(key)
+        self._unserved.pop(key, None)
         trouble = self._troubles.get(key)
         if trouble is not None:
             trouble.served_at = self._loop.time()
@@ -342,6 +344,7 @@ class ReplicaManager:
 
     def _end_service(self, key: ReplicaKey) -> None:
         self._engine.remove_group(key.group_id)
+        self._wanted_version = None
         self._engine.leadership.forget(key.group_id)
         self._on_changed(key.group_id)
 
@@ -349,6 +352,7 @@ class ReplicaManager:
 
     def on_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
         """Handle a replica that the engine stopped because of damage, or because of a defect, which says nothing about its data."""
+        self._wanted_version = None
         self._on_error(replica.key, error)
 
     def _on_error(self, key: ReplicaKey, error: Exception) -> None:
@@ -393,18 +397,33 @@ class ReplicaManager:
 
     def not_served(self, metadata: Metadata, node_id: NodeId) -> list[NotServed]:
         """Return the replicas that metadata wants here and this node does not serve, each with the reason."""
+        return [self._not_served(key) for key in self._unserved_keys(metadata, node_id)]
+
+    def starting_count(self, metadata: Metadata, node_id: NodeId) -> int:
+        """Return for how many replicas the start of this node waits. It is asked after each replica that opens."""
+        return sum(map(self._is_starting, self._unserved_keys(metadata, node_id)))
+
+    def _unserved_keys(self, metadata: Metadata, node_id: NodeId) -> Collection[ReplicaKey]:
         version = (metadata, node_id, metadata.revision)
-        if version != self._wanted_version:  # asked every second
-            self._wanted_version, self._wanted_keys = version, tuple(self._wanted(metadata, node_id))
-        return [self._not_served(key) for key in self._wanted_keys if not self._is_served(key)]
+        if version != self._wanted_version:
+            wanted = self._wanted(metadata, node_id)
+            self._wanted_version, self._unserved = version, {key: None for key in wanted if not self._is_served(key)}
+        return self._unserved.keys()
 
     def _not_served(self, key: ReplicaKey) -> NotServed:
-        broken, trouble = self.broken.get(key), self._troubles.get(key)
+        broken, trouble, is_starting = self.broken.get(key), self._troubles.get(key), self._is_starting(key)
         if broken is not None:
-            return NotServed(key, NotServedReason.QUARANTINED, broken, is_starting=False)
+            return NotServed(key, NotServedReason.QUARANTINED, broken, is_starting)
         if trouble is not None:
-            return NotServed(key, trouble.reason, trouble.message, trouble.is_starting)
-        return NotServed(key, NotServedReason.OPENING, "it is being created or opened", key not in self._served)
+            return NotServed(key, trouble.reason, trouble.message, is_starting)
+        return NotServed(key, NotServedReason.OPENING, "it is being created or opened", is_starting)
+
+    def _is_starting(self, key: ReplicaKey) -> bool:
+        """Return whether a start waits for a replica that is not served."""
+        if key in self.broken:
+            return False
+        trouble = self._troubles.get(key)
+        return trouble.is_starting if trouble is not None else key not in self._served
 
 
 def _replica_on(partition: PartitionView, node_id: NodeId) -> ReplicaView | None:
@@ -423,10 +442,3 @@ def _is_founder(key: ReplicaKey, partition: PartitionView) -> bool:
 
 def _kept_by(recovery: RecoveryView) -> ReplicaKey:
     return ReplicaKey(GroupId(recovery.old_group_id), ReplicaId(recovery.old_replica_id))
-
-
-def _node_lookup(metadata: Metadata, group_id: GroupId) -> Callable[[ReplicaId], NodeId]:
-    def node_of(replica_id: ReplicaId) -> NodeId:
-        return NodeId(metadata.replica_node(group_id, replica_id) or 0)
-
-    return node_of

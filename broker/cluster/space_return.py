@@ -79,8 +79,8 @@ def look_at(
 
 
 def _look_at(store: LmdbLogStore, key: ReplicaKey, part: FilePart) -> FileLook:
-    has_truncated_rows = part is FilePart.LOG and store.has_truncated_rows(key)
-    return FileLook(key, store.space(key, part), has_truncated_rows, part)
+    space, has_truncated_rows = store.look(key, part)
+    return FileLook(key, space, has_truncated_rows, part)
 
 
 class SpaceReturn:

@@ -87,7 +87,7 @@ class Standing:
         if not self.is_caught_up:
             text = "no majority of the metadata voters has confirmed yet what this broker knows" + self._missed_voters()
             reasons.append(NotReady(Reason.RECOVERING_METADATA, text + self._postponement()))
-        elif count := sum(one.is_starting for one in self.not_served()):
+        elif count := self._replicas.starting_count(replica.state_machine, self._node_id()):
             reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{count} replicas are not serving yet"))
         seconds = self._metadata.leaderless_seconds()
         if self.is_caught_up and seconds:
@@ -119,8 +119,10 @@ class Standing:
         """Return the replicas that metadata wants here and that are not served, each with the reason."""
         if self._metadata.replica is None:
             return []
-        node_id = self._registry.node_id if self._registry.cluster_id else NO_NODE
-        return self._replicas.not_served(self._metadata.replica.state_machine, node_id)
+        return self._replicas.not_served(self._metadata.replica.state_machine, self._node_id())
+
+    def _node_id(self) -> NodeId:
+        return self._registry.node_id if self._registry.cluster_id else NO_NODE
 
     def missing_replicas(self) -> list[GroupId]:
         """Return the groups of which this node should serve a replica and does not, except damaged replicas."""

@@ -129,7 +129,7 @@ class PartitionLog:
         Metadata has a group while it has members, and for the same time after its last member left.
         """
         host = self._host
-        if not host.is_clock_trusted:
+        if not self.replica.is_leader or not host.is_clock_trusted:
             return
         machine = host.metadata.state_machine
         before_ms = host.now_ms() - int(host.timing.offsets_retention_seconds * 1000)

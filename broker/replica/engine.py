@@ -226,7 +226,7 @@ class Engine:
         key: ReplicaKey,
         restored: RestoredState,
         machine: StateMachine,
-        node_of_replica: Callable[[ReplicaId], NodeId],
+        node_of_replica: Callable[[ReplicaId], int | None],
     ) -> Replica[StateMachine]:
         """Host a replica whose file is open and whose machine is restored to `restored.state_index`."""
         settings = dataclasses.replace(

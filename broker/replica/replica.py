@@ -112,7 +112,7 @@ class Replica(Generic[MachineT]):
         machine: MachineT,
         log: ReplicaLog,
         host: ReplicaHost,
-        node_of_replica: Callable[[ReplicaId], NodeId],
+        node_of_replica: Callable[[ReplicaId], int | None],
         first_read_id: int = 1,
     ) -> None:
         """Take the parts of the replica.
@@ -188,7 +188,7 @@ class Replica(Generic[MachineT]):
 
     def node_of(self, replica_id: ReplicaId) -> NodeId:
         """Return the node of a replica according to metadata, else the source of its messages, or 0 if neither is known."""
-        return self.node_of_replica(replica_id) or self.learned_nodes.get(replica_id, NO_NODE)
+        return NodeId(self.node_of_replica(replica_id) or self.learned_nodes.get(replica_id, NO_NODE))
 
     def learn_node(self, replica_id: ReplicaId, node_id: NodeId) -> None:
         """Remember the source of a replica's message. `Limits.peers_learned_max` are remembered, members of the group first.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from operator import itemgetter
-from typing import Final
+from typing import ClassVar, Final
 
 from raftmq.batch_header import UnsupportedBatchVersionError
 from raftmq.errors import invariant
@@ -57,7 +57,7 @@ from raftmq.fsm.queue.store import Reading
 from raftmq.fsm.queue.tenants import PAUSED_FOREVER, Tenant
 from raftmq.fsm.row_decoders import row_decoder, unknown_table
 from raftmq.fsm.row_reads import RowRange, RowsFound, RowsNeeded
-from raftmq.fsm.state_machine import UnsupportedCommandError
+from raftmq.fsm.state_machine import DiskBackedMachine, UnsupportedCommandError
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, encode_value, number_key, number_table
 from raftmq.queue_batch import QueueFields
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
@@ -68,10 +68,10 @@ _SETTINGS_KEY: Final = number_key(keys.SETTINGS, 0)
 _decode_settings = row_decoder(QueueSettings)
 
 
-class QueuePartition:
+class QueuePartition(DiskBackedMachine):
     """Apply the log of a partition of kind "queue"."""
 
-    resident_ranges: Final[tuple[RowRange, ...]] = (
+    resident_ranges: ClassVar[tuple[RowRange, ...]] = (
         RowRange(bytes((keys.SCALARS,)), bytes((keys.READY_ROWS,)), keys.ROWS_ALL),
         RowRange(bytes((keys.LEASED_ROWS,)), bytes((keys.DEAD_ROWS,)), keys.ROWS_ALL),
     )

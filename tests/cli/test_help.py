@@ -86,6 +86,17 @@ def test_words_that_are_not_a_command_with_a_help_option_are_parsed(words: list[
     assert not main.show_help(words)
 
 
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("broker", {"broker"}), ("produce", {"produce"}), ("none", {path[0] for path in COMMANDS})],
+)
+def test_only_the_branch_that_is_called_is_built(name: str, left: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for attribute in ("registered_groups", "registered_commands"):
+        monkeypatch.setattr(main.app, attribute, getattr(main.app, attribute))  # restored afterwards
+    main.leave_only(name)
+    assert set(getattr(typer.main.get_command(main.app), "commands", {})) == left
+
+
 def test_help_loads_no_slow_module() -> None:
     """The imports that take the most processor time are typer's pydantic, rich, asyncio, and the SDK."""
     program = (
@@ -97,3 +108,16 @@ def test_help_loads_no_slow_module() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stderr))
     assert not loaded & {"pydantic", "rich", "asyncio", "msgspec", "grpc", "importlib.metadata"}
+
+
+def test_a_broker_loads_no_colors() -> None:
+    program = (
+        "import json, sys\n"
+        "from raftmq.cli import broker, main\n"
+        "assert callable(broker.broker_program())\n"
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stderr))
+    assert "raftmq.broker.main" in loaded
+    assert not loaded & {"rich", "rich.traceback", "pygments"}

@@ -45,6 +45,7 @@ READS: dict[str, Read] = {
     "state_rows": lambda store: list(store.state_rows(KEY)),
     "abandoned_rows": lambda store: next(store.state_rows(KEY)),
     "has_truncated_rows": lambda store: store.has_truncated_rows(KEY),
+    "look": lambda store: [store.look(KEY, part) for part in FilePart],
     "space": lambda store: [store.space(KEY, part) for part in FilePart],
     "map_fraction": lambda store: [store.map_fraction(KEY, part) for part in FilePart],
     "file_bytes": lambda store: store.file_bytes(KEY),

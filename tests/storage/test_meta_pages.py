@@ -17,7 +17,8 @@ from raftmq.storage.file_check import _without_long_rows, find_problem
 from raftmq.storage.file_inspection import examine_registry, examine_replica
 from raftmq.storage.lmdb_pages import META_BYTES
 from raftmq.storage.log_store import ReplicaKey, Update
-from raftmq.storage.meta_pages import check_commits
+from raftmq.storage.meta_pages import HEAD_BYTES, check_commits, check_pages
+from raftmq.storage.page_warming import warm_opening
 from raftmq.storage.registry import Registry
 from raftmq.storage.replica_codec import replica_transaction_id
 from raftmq.types import GroupId, ReplicaId
@@ -251,3 +252,22 @@ def test_lost_pages_are_reported_beside_shortened_rows() -> None:
     fewer = "freeDB DB: overflow page 323 header mp_pages 1 != OVPAGES(8176)=2"
     assert _without_long_rows([fewer, *shortened]) == [fewer]
     assert _without_long_rows([leak.format(1)]) == [leak.format(1)]
+
+
+def test_a_short_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lmdb_store(tmp_path) as store:
+        store.create(KEY, initial_state(), ())
+        path = store.path(KEY)
+    assert path.stat().st_size <= HEAD_BYTES
+    reads: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, size: int, at: int) -> bytes:
+        reads.append(size)
+        return pread(descriptor, size, at)
+
+    monkeypatch.setattr(os, "pread", counted)
+    check_pages(path, b"meta", replica_transaction_id)
+    assert reads == [path.stat().st_size]
+    warm_opening(path)
+    assert len(reads) == 1, "the check has read everything"

@@ -243,7 +243,8 @@ def test_a_file_is_counted_again_only_after_a_write_or_a_replacement(
 
     def look() -> tuple[int, bool, list[str]]:
         reads.clear()
-        return store.space(KEY).used_bytes, store.has_truncated_rows(KEY), list(reads)
+        space, has_rows = store.look(KEY)
+        return space.used_bytes, has_rows, list(reads)
 
     used, _, first_reads = look()
     assert first_reads == ["_used_pages", "_first_index"]

@@ -457,6 +457,10 @@ class SimLogStore(LmdbLogStore):
         file = cast("SimReplica | SimStateFile", self._file(key, part)).file
         return FileSpace(file.allocated * SPACE_SCALE, file.size * SPACE_SCALE)
 
+    def look(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> tuple[FileSpace, bool]:
+        """See `LmdbLogStore`."""
+        return self.space(key, part), part is FilePart.LOG and self.has_truncated_rows(key)
+
     def reclaim(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> Released:
         """See `LmdbLogStore`. One call returns all free space, since rows have no pages."""
         file = cast("SimReplica | SimStateFile", self._file(key, part)).file

@@ -101,6 +101,26 @@ async def test_one_file_that_cannot_be_opened_keeps_no_other_closed(nodes, openi
     assert not node.standing.not_served()
 
 
+async def test_a_start_describes_no_replica_that_it_waits_for(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True)
+    topic = await create(node, "flights", 8)
+    await nodes.stop(node)
+    described = []
+    describe = local_replicas.ReplicaManager._not_served
+
+    def noted(self, key):
+        described.append(key)
+        return describe(self, key)
+
+    monkeypatch.setattr(local_replicas.ReplicaManager, "_not_served", noted)
+    node = await nodes.serve("one")
+    assert len(node.partitions) == len(topic.partitions)
+    assert not described, "each replica that opens would describe all others"
+    replica = node.partitions[topic.partitions[0].group_id].replica
+    node.engine.break_replica(replica, RuntimeError("a defect"))
+    assert list(reasons(node)) == [replica.group_id], "a replica that stops is known at once"
+
+
 async def test_a_file_that_never_opens_delays_only_its_writer(nodes, openings):
     node = await nodes.serve("one", bootstrap=True, writer_threads=2)
     topic = await create(node, "flights", 4)

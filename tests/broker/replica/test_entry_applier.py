@@ -8,6 +8,7 @@ import pytest
 from raftmq.broker.replica.entry_applier import EntryApplier
 from raftmq.errors import InvariantError
 from raftmq.fsm.row_reads import RowRange, RowsNeeded
+from raftmq.fsm.state_machine import DiskBackedMachine
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.types import LogIndex, Offset, Term
 
@@ -18,7 +19,7 @@ def entry(index):
     return Entry(LogIndex(index), Term(1), EntryKind.COMMAND, Offset(0), 0, 0, b"x")
 
 
-class Machine:
+class Machine(DiskBackedMachine):
     """Waits `waits[index]` times for rows before it applies an entry."""
 
     resident_ranges = ()
@@ -26,7 +27,7 @@ class Machine:
 
     def __init__(self, waits):
         self.waits = dict(waits)
-        self.applied_index = 0
+        self.applied_index = LogIndex(0)
         self.current = None
         self.found = []
 
@@ -118,7 +119,7 @@ def test_rows_that_were_read_before_a_snapshot_replaced_the_state_are_ignored():
     replica.applier.apply([entry(1), entry(2)])
     replica.applier.drop()
     assert not replica.applier.is_suspended
-    replica.machine.current, replica.machine.applied_index, replica.core.applied_index = None, 7, 7
+    replica.machine.current, replica.machine.applied_index, replica.core.applied_index = None, LogIndex(7), LogIndex(7)
     replica.load()
     assert replica.machine.found == []
     replica.applier.apply([entry(8)])

@@ -8,6 +8,7 @@ from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.replica import write_backs
 from raftmq.broker.replica.disk import IDLE, Installing
 from raftmq.broker.replica.write_backs import WriteBacks
+from raftmq.fsm.state_machine import DiskBackedMachine
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, StorageFullError
 from raftmq.storage.log_store import ReplicaKey
@@ -19,14 +20,14 @@ KEY = ReplicaKey(GroupId(1), ReplicaId(1))
 LIMITS = Limits(write_back_rows_max=10, write_back_backlog_rows_max=20, write_back_bytes_max=1000)
 
 
-class Machine:
+class Machine(DiskBackedMachine):
     """A machine with a number of changed rows, which it keeps from `take_dirty_rows` to `on_rows_written`."""
 
     resident_ranges = ()
+    dirty_count = 0
 
     def __init__(self):
         self.applied_index = LogIndex(1)
-        self.dirty_count = 0
         self.kept = None
 
     def change(self, rows, index):
