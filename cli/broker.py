@@ -189,7 +189,7 @@ def start(
 
 
 def broker_program() -> Callable[[BrokerConfig], int]:
-    """Import `run_broker` without what would take 0.3 s in vain: rich, with which structlog colors tracebacks, and the search for garbage."""
+    """Import `run_broker` without 0.3 s of needless work: the import of rich, with which structlog colors tracebacks, and the search for garbage."""
     gc.disable()
     sys.modules["rich"] = None  # type: ignore[assignment]  # its import fails
     try:
