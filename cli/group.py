@@ -55,7 +55,10 @@ def list_groups(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List the groups that have or had members, or committed offsets, with their lag."""
+    """List all consumer groups with their lag.
+
+    They have or had members, or have committed offsets.
+    """
     groups = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_groups())
     if output is Output.JSON:
         print_json([asdict(group) | {"assignor": group.assignor or None} for group in groups])
