@@ -658,9 +658,9 @@ async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(br
     """There are ten records, and ten more a minute later. A time in the future means the end, and a shift stops at the ends of the log."""
     topic = await broker.topic(TOPIC)
     began_ms = broker.clock_ms
-    await produce(broker, topic, 0, 10)
+    await produce(broker, topic, 0, 10, timestamp_ms=began_ms)
     broker.clock_ms += 60_000
-    await produce(broker, topic, 0, 10)
+    await produce(broker, topic, 0, 10, timestamp_ms=broker.clock_ms)
     kinds: list[tuple[dict[str, object], int]] = [
         ({"to": "earliest"}, 0),
         ({"to": "latest"}, 20),

@@ -113,7 +113,7 @@ def test_a_copy_from_before_a_renewed_mark_is_refused_without_any_restart() -> N
     assert outcome.faults["renewed_copy"] == outcome.counts["stale_directories"] > 0
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("stale_copy", "renewed_copy", "recover")])
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault == "flip" or fault not in OWN_TESTS])
 def test_a_fault_happens_and_is_survived(calm: Outcome, fault: str) -> None:
     machines = 4 if fault in ("move_replicas", "operate", "retire_node") else 3
     options = calm_options(seconds=SECONDS, fault_every=0.4, machines=machines, **{fault: 1})

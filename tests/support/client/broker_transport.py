@@ -103,11 +103,13 @@ class BrokerConnection:
         self._is_closed = True
 
 
-async def produce(broker: Harness, topic: pb.Topic, partition: int, count: int, start: int = 0) -> list[bytes]:
-    """Append one batch of numbered values and return the values."""
+async def produce(
+    broker: Harness, topic: pb.Topic, partition: int, count: int, start: int = 0, timestamp_ms: int = 1
+) -> list[bytes]:
+    """Append one batch of numbered values with the same timestamp, and return the values."""
     values = [b"%d" % number for number in range(start, start + count)]
     part = pb.PartitionAppend(
-        topic_id=topic.topic_id, partition=partition, batches=[encode_body(values, None, 1).seal()]
+        topic_id=topic.topic_id, partition=partition, batches=[encode_body(values, None, timestamp_ms).seal()]
     )
     answer = await broker.log.append(pb.AppendRequest(partitions=[part]), broker.call())
     assert not answer.partitions[0].HasField("error"), answer
