@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -192,12 +192,12 @@ class Workload:
         for number in range(self._options.consumers):
             self.spawn(f"c{number}", self._consume(f"c{number}"))
         if self._options.admin_every:
-            self.spawn("a1", self._administrate("a1"))
+            self.spawn("a1", self._give_orders("a1", "admin", self._options.admin_every, self._administrate))
             self.spawn("d0", self._produce_in_passing())
         if self._options.grow_every:
-            self.spawn("a3", self._grow("a3"))
+            self.spawn("a3", self._give_orders("a3", "growth", self._options.grow_every, self._grow))
         if self._options.trim_every:
-            self.spawn("a2", self._trim("a2"))
+            self.spawn("a2", self._give_orders("a2", "trim", self._options.trim_every, self._trim))
         for number in range(self._options.members):
             self.spawn(f"m{number}", self._take_part(f"m{number}"))
 
@@ -391,78 +391,60 @@ class Workload:
 
     # ------------------------------------------------------------------------------------------------ administrating
 
-    async def _administrate(self, name: str) -> None:
-        """Create, grow, describe and delete temporary topics, and alter the configuration of a permanent one."""
+    async def _give_orders(
+        self, name: str, kind: str, every: float, order: Callable[[RecordingAdmin], Awaitable[None]]
+    ) -> None:
+        """Give one order after the other, `every` so many seconds, with a new administrator after each error."""
+        life = 0
+        while not self.is_stopping:
+            life += 1
+            try:
+                async with RecordingAdmin(self.new_admin(), self.recorder, f"{name}.{life}") as admin:
+                    while not self.is_stopping:
+                        await self._pause(every)
+                        await order(admin)
+            except RaftMQError as error:
+                self._count_error(kind, error)
+                await self._pause(0.2)
+
+    async def _administrate(self, admin: RecordingAdmin) -> None:
+        """Create, grow, describe or delete a temporary topic, or alter the configuration of a permanent one."""
         alive = self._short_lived
-        life = 0
-        while not self.is_stopping:
-            life += 1
-            try:
-                async with RecordingAdmin(self.new_admin(), self.recorder, f"{name}.{life}") as admin:
-                    while not self.is_stopping:
-                        await self._pause(self._options.admin_every)
-                        what = self._rng.choice(("create", "delete", "alter", "grow", "describe"))
-                        if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
-                            # names are reused for new topics
-                            alive.append(
-                                self._rng.choice([topic for topic in _SHORT_LIVED_TOPICS if topic not in alive])
-                            )
-                            await admin.create_topic(
-                                alive[-1], self._rng.choice((1, 2)), self._options.replication_factor
-                            )
-                        elif what == "delete" and alive:
-                            await admin.delete_topic(alive.pop(self._rng.randrange(len(alive))))
-                        elif what == "grow" and alive:
-                            with suppress(UnknownTopicError):
-                                await admin.add_partitions(self._rng.choice(alive), self._rng.choice((2, 3)))
-                        elif what == "alter":
-                            bytes_max = self._rng.choice((100_000, 200_000))
-                            await admin.alter_topic_config(self.topics[0], {"max.batch.bytes": bytes_max})
-                        else:
-                            await admin.describe_topic(self._rng.choice([*alive, *self.topics]))
-                        self._count("admin ok")
-            except RaftMQError as error:
-                self._count_error("admin", error)
-                await self._pause(0.2)
+        what = self._rng.choice(("create", "delete", "alter", "grow", "describe"))
+        if what == "create" and len(alive) < _SHORT_LIVED_TOPICS_MAX:
+            # names are reused for new topics
+            alive.append(self._rng.choice([topic for topic in _SHORT_LIVED_TOPICS if topic not in alive]))
+            await admin.create_topic(alive[-1], self._rng.choice((1, 2)), self._options.replication_factor)
+        elif what == "delete" and alive:
+            await admin.delete_topic(alive.pop(self._rng.randrange(len(alive))))
+        elif what == "grow" and alive:
+            with suppress(UnknownTopicError):
+                await admin.add_partitions(self._rng.choice(alive), self._rng.choice((2, 3)))
+        elif what == "alter":
+            bytes_max = self._rng.choice((100_000, 200_000))
+            await admin.alter_topic_config(self.topics[0], {"max.batch.bytes": bytes_max})
+        else:
+            await admin.describe_topic(self._rng.choice([*alive, *self.topics]))
+        self._count("admin ok")
 
-    async def _grow(self, name: str) -> None:
-        """Add partitions to permanent topics. All clients then use them, too."""
-        life = 0
-        while not self.is_stopping:
-            life += 1
-            try:
-                async with RecordingAdmin(self.new_admin(), self.recorder, f"{name}.{life}") as admin:
-                    while not self.is_stopping:
-                        await self._pause(self._options.grow_every)
-                        topic = self._rng.choice(self.topics)
-                        present = sum(where.topic == topic for where in self.groups)
-                        if present < _PARTITIONS_MAX:
-                            with suppress(InvalidPartitionsError):  # an attempt without an answer was carried out
-                                await admin.add_partitions(topic, present + self._rng.choice((1, 1, 2)))
-                            self._learn_partitions(await admin.describe_topic(topic))
-                            self._count("growth ok")
-            except RaftMQError as error:
-                self._count_error("growth", error)
-                await self._pause(0.2)
+    async def _grow(self, admin: RecordingAdmin) -> None:
+        """Add partitions to a permanent topic. All clients then use them, too."""
+        topic = self._rng.choice(self.topics)
+        present = sum(where.topic == topic for where in self.groups)
+        if present < _PARTITIONS_MAX:
+            with suppress(InvalidPartitionsError):  # an attempt without an answer was carried out
+                await admin.add_partitions(topic, present + self._rng.choice((1, 1, 2)))
+            self._learn_partitions(await admin.describe_topic(topic))
+            self._count("growth ok")
 
-    async def _trim(self, name: str) -> None:
-        life = 0
-        while not self.is_stopping:
-            life += 1
-            try:
-                async with RecordingAdmin(self.new_admin(), self.recorder, f"{name}.{life}") as admin:
-                    while not self.is_stopping:
-                        await self._pause(self._options.trim_every)
-                        where = self._rng.choice(list(self.groups))
-                        group_id = self.groups[where]
-                        end = self._checker.committed.ends.get(group_id, 0)
-                        before = self._rng.randrange(end + 1)
-                        self._checker.acknowledged.on_trim(group_id, before)
-                        await admin.delete_records({where: before})
-                        self._count("trim ok")
-            except RaftMQError as error:
-                self._count_error("trim", error)
-                await self._pause(0.2)
+    async def _trim(self, admin: RecordingAdmin) -> None:
+        where = self._rng.choice(list(self.groups))
+        group_id = self.groups[where]
+        end = self._checker.committed.ends.get(group_id, 0)
+        before = self._rng.randrange(end + 1)
+        self._checker.acknowledged.on_trim(group_id, before)
+        await admin.delete_records({where: before})
+        self._count("trim ok")
 
     # ------------------------------------------------------------------------------------------------ after healing
 

@@ -97,27 +97,25 @@ def test_only_the_branch_that_is_called_is_built(name: str, left: set[str], monk
     assert set(getattr(typer.main.get_command(main.app), "commands", {})) == left
 
 
-def test_help_loads_no_slow_module() -> None:
-    """The imports that take the most processor time are typer's pydantic, rich, asyncio, and the SDK."""
+def modules_loaded_by(statement: str) -> set[str]:
+    """Return the modules that a program of one statement about the command line has loaded at its end."""
     program = (
         "import json, sys\n"
-        "from raftmq.cli import main\n"
-        "assert main.show_help(['consume', '-h'])\n"
+        "from raftmq.cli import broker, main\n"
+        f"assert {statement}\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(json.loads(done.stderr))
+    return set(json.loads(done.stderr))
+
+
+def test_help_loads_no_slow_module() -> None:
+    """The imports that take the most processor time are typer's pydantic, rich, asyncio, and the SDK."""
+    loaded = modules_loaded_by("main.show_help(['consume', '-h'])")
     assert not loaded & {"pydantic", "rich", "asyncio", "msgspec", "grpc", "importlib.metadata"}
 
 
 def test_a_broker_loads_no_colors() -> None:
-    program = (
-        "import json, sys\n"
-        "from raftmq.cli import broker, main\n"
-        "assert callable(broker.broker_program())\n"
-        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(json.loads(done.stderr))
+    loaded = modules_loaded_by("callable(broker.broker_program())")
     assert "raftmq.broker.main" in loaded
     assert not loaded & {"rich", "rich.traceback", "pygments"}
