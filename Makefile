@@ -12,7 +12,7 @@ SHARED = -n $(WORKERS) --dist loadscope --max-worker-restart=0
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-long coverage spark-matrix check mypy pyright fix sim sim-core mutants chaos bench docs
+.PHONY: help setup demo test test-long coverage spark-matrix check mypy pyright fix sim sim-core mutants chaos bench docs helm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -48,7 +48,7 @@ check: setup ## format, lint, types, import rules, generated files; changes noth
 
 mypy:
 	$(BIN)/mypy -p raftmq -p pyspark_raftmq
-	$(BIN)/mypy tests examples scripts sim bench
+	$(BIN)/mypy tests examples scripts sim bench helm/raftmq/files/scale_down.py
 
 pyright:
 	$(BIN)/pyright
@@ -77,3 +77,7 @@ bench: setup ## measure; prints one table (ARGS="--quick", ARGS="--peers kafka,n
 
 docs: setup ## write the reference pages in docs/reference from the code
 	@$(BIN)/python -m scripts.generate_docs
+
+helm: setup ## render the Helm chart again for the tests, with the helm on your PATH
+	@$(BIN)/python -m scripts.generate_docs >/dev/null
+	@$(BIN)/python -m tests.support.helm.render

@@ -44,17 +44,15 @@ class NodePorts:
         """Bind every port. Raises OSError, or RequestError as `GrpcServer.start` does."""
         config, addresses = self._config, self._addresses
         host, port = split_address(config.peer_listen)
-        addresses.peer = self._advertised(host, await self._transport.listen(host, port))
+        addresses.peer = _joined(
+            config.peer_advertise or config.advertise or host, await self._transport.listen(host, port)
+        )
         host, _ = split_address(config.listen)
-        addresses.client = self._advertised(host, await self._grpc.start(config.listen))
+        addresses.client = _joined(config.advertise or host, await self._grpc.start(config.listen))
         host, port = split_address(config.data_listen or f"{config.listen.rpartition(':')[0]}:0")
-        addresses.data = self._advertised(host, await self._data_port.start(host, port))
+        addresses.data = _joined(config.advertise or host, await self._data_port.start(host, port))
         host, port = split_address(config.http_listen)
-        addresses.http = self._advertised(host, await self._http.start(host, port))
-
-    def _advertised(self, host: str, port: int) -> str:
-        name = self._config.advertise or host
-        return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        addresses.http = _joined(config.advertise or host, await self._http.start(host, port))
 
     def silence(self) -> None:
         """Close the ports for peers and clients in the background. Not one frame is sent after the return.
@@ -84,3 +82,7 @@ class NodePorts:
             await end.phase("grpc", self._stop_client_ports(grace_seconds), seconds_max)
             await end.phase("peers", self._transport.close(), seconds_max)
         await end.phase("http", self._http.stop(), seconds_max)
+
+
+def _joined(name: str, port: int) -> str:
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"

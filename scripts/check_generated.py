@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scripts import dashboards
+from scripts import chart, dashboards
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,8 +41,10 @@ def stale_docs() -> list[str]:
 def main() -> int:
     """Print the names of stale files. Return 0 when there are none, otherwise 1."""
     stale = [*stale_protobuf(), *stale_docs()]
-    if (ROOT / dashboards.FILE).read_text() != dashboards.dashboard():
-        stale.append(str(dashboards.FILE))
+    written = {dashboards.FILE: dashboards.dashboard(), **chart.generated()}
+    stale += [
+        str(file) for file, text in written.items() if not (ROOT / file).exists() or (ROOT / file).read_text() != text
+    ]
     for name in stale:
         print(f"{name} differs from its generator's output; run `make fix`", file=sys.stderr)
     return 1 if stale else 0

@@ -29,7 +29,7 @@ from raftmq.client.base import logs as client_logs
 from raftmq.client.base import metrics as client_metrics
 from raftmq.fsm.topic_config import CONFIG_KEYS as TOPIC_KEYS
 
-from scripts import dashboards
+from scripts import chart, dashboards
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = Path("docs/reference")
@@ -395,8 +395,9 @@ def main() -> None:
     """Write the pages into the given directory, or into docs/reference."""
     written = write_all(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / REFERENCE)
     if len(sys.argv) == 1:
-        (ROOT / dashboards.FILE).write_text(dashboards.dashboard())
-        written.append(ROOT / dashboards.FILE)
+        for file, text in {dashboards.FILE: dashboards.dashboard(), **chart.generated()}.items():
+            (ROOT / file).write_text(text)
+            written.append(ROOT / file)
     for path in written:
         print(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 

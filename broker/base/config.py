@@ -100,6 +100,11 @@ class BrokerConfig:
     advertise: str | None = _key(
         None, parse_optional_text, "host name at which others reach this broker. Default: the host of listen"
     )
+    peer_advertise: str | None = _key(
+        None,
+        parse_optional_text,
+        "host name at which other brokers reach this broker, if clients use another one. Default: advertise",
+    )
     host: str | None = _key(
         None,
         parse_optional_text,
