@@ -19,7 +19,8 @@ In these rules `t` is the task and `a` its attempt:
 4. A digest with the same rows in another order is no refusal: the task begins its next round in the ledger and claims its digest there.
    The round is part of the producer's epoch, so the task then fences every writer of its earlier rounds, reads back the rows that they have
    written, and writes the other rows. A task in round 0 need not: equal rows in equal order have equal sequences.
-5. An attempt with ``delivery=finish``, and one that follows an attempt in which a task waited in vain, begins a **generation**: the tasks in `written` move to `old`, so any task may write any rows. The
+5. An attempt with ``delivery=finish``, one that follows an attempt in which a task waited in vain, and one whose digests are of another
+   version than the claimed ones, begins a **generation**: the tasks in `written` move to `old`, so any task may write any rows. The
    generation is part of the epochs, too. The first task fences all of `old`. Each task reads back the rows that they have written and leaves
    them out (`written_rows`). Within a generation rules 1 to 4 hold.
 
@@ -49,7 +50,10 @@ from typing import Final, NamedTuple
 from raftmq.spark.row_sorter import COUNT_BYTES, ROWS_DIGEST_BYTES
 from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
 
-LEDGER_VERSION: Final = 2
+ROW_DIGESTS: Final = 2
+"""Version of a ledger whose tasks claim digests of `row_sorter`. Queue topics have them, and log topics had them until 2026-11-27."""
+LOG_DIGESTS: Final = 3
+"""Version of a ledger whose tasks claim digests of `log_sorter`."""
 TASKS_MAX: Final = 8192
 """Two bitmaps of so many tasks fit a stamp. A third one fits if it is compressed, because tasks write in blocks of numbers."""
 LAST_TASK: Final = TASKS_MAX
@@ -78,6 +82,8 @@ class WriteIdentity:
     """A random number of this run of the batch by a driver, below 2 to the power of 63."""
     finishes: bool = False
     """Whether this run reads back the rows of earlier runs, instead of demanding the same rows in the same tasks."""
+    version: int = ROW_DIGESTS
+    """The kind of the digests that the tasks claim."""
 
     @staticmethod
     def of(name: str, topic: str | None, epoch: int, attempt: int, *, finishes: bool = False) -> WriteIdentity:
@@ -163,6 +169,8 @@ class BatchLedger:
     """Whether the writers of the earlier generations are fenced, and their producer ids are stored."""
     is_stalled: bool = False
     """Whether a task of the latest attempt waited in vain for others, so the next attempt begins a generation."""
+    version: int = ROW_DIGESTS
+    """The kind of the digests that are claimed in this generation."""
 
     @property
     def attempt(self) -> int:
@@ -187,8 +195,9 @@ class BatchLedger:
         if attempt in self.attempts:
             raise SupersededError("this run of the batch was followed by another one, of another driver")
         attempts = (*self.attempts, attempt)[-ATTEMPTS_MAX:]
-        moved = replace(self, attempts=attempts, runs=self.runs + 1, proved=0)
-        if not (identity.finishes or self.is_stalled) or not (self.written or self.old):
+        moved = replace(self, attempts=attempts, runs=self.runs + 1, proved=0, version=identity.version)
+        is_comparable = self.version == identity.version
+        if not (identity.finishes or self.is_stalled or not is_comparable) or not (self.written or self.old):
             return moved
         if self.generation == GENERATIONS_MAX:
             raise ReplayMismatchError(f"the batch was finished {GENERATIONS_MAX} times, and failed each time")
@@ -245,7 +254,7 @@ class BatchLedger:
         """Return the ledger as a stamp."""
         text = json.dumps(
             {
-                "v": LEDGER_VERSION,
+                "v": self.version,
                 "attempts": self.attempts,
                 "runs": self.runs,
                 "written": _bits_to_text(self.written),
@@ -268,7 +277,7 @@ class BatchLedger:
         """Return the ledger in a stamp. Raises `ReplayMismatchError` for a stamp of another kind or version."""
         try:
             fields = json.loads(stamp if stamp[:1] == b"{" else zlib.decompress(stamp))
-            if fields["v"] != LEDGER_VERSION:
+            if fields["v"] not in (ROW_DIGESTS, LOG_DIGESTS):
                 raise ReplayMismatchError(f"the batch was begun by a sink of another version ({fields['v']})")
             return BatchLedger(
                 attempts=tuple(fields["attempts"]),
@@ -282,6 +291,7 @@ class BatchLedger:
                 old=_bits_of_text(fields["old"]),
                 is_fenced=fields["fenced"],
                 is_stalled=fields["stalled"],
+                version=fields["v"],
             )
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             raise ReplayMismatchError(f"the batch's stamp is not the sink's: {stamp[:80]!r}") from error
@@ -294,7 +304,7 @@ def open_batch(identity: WriteIdentity, partition_counts: Mapping[int, int]) -> 
         SupersededError: a later run of the batch has begun.
         ReplayMismatchError: the stamp is not a ledger.
     """
-    begun = BatchLedger((identity.attempt,), partition_counts=partition_counts)
+    begun = BatchLedger((identity.attempt,), partition_counts=partition_counts, version=identity.version)
     stamp = yield Claim(identity.ledger_name, begun.encode())
     while True:
         ledger = BatchLedger.decode(stamp)

@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
-from raftmq.spark.written_rows import HASH_BYTES, Content, content_hash
+from raftmq.spark.row_hashes import HASH_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def repeated_hashes(left_out: Iterable[Mapping[tuple[str, int], bytes]]) -> dict[tuple[str, int], dict[bytes, int]]:
@@ -40,20 +45,22 @@ def repeated_hashes(left_out: Iterable[Mapping[tuple[str, int], bytes]]) -> dict
     return found
 
 
-def missing_rows(counts: Mapping[bytes, int], written: Iterable[Content]) -> Iterator[Content]:
-    """Return the rows that were left out more often than they were written, each as often as that.
+def missing_rows(
+    counts: Mapping[bytes, int], written: Iterable[tuple[pa.RecordBatch, list[bytes]]]
+) -> Iterator[pa.RecordBatch]:
+    """Return the rows that were left out more often than they were written, each as often as that, in the order of their hashes.
 
     Args:
         counts: How often rows were left out, by hash.
-        written: The rows that the earlier runs wrote.
+        written: The rows that the earlier runs wrote, and their hashes.
     """
     written_counts: Counter[bytes] = Counter()
-    contents: dict[bytes, Content] = {}
-    for content in written:
-        hashed = content_hash(content)
-        if hashed in counts:
-            written_counts[hashed] += 1
-            contents[hashed] = content
-    for hashed, content in contents.items():
+    contents: dict[bytes, pa.RecordBatch] = {}
+    for rows, hashes in written:
+        for number, hashed in enumerate(hashes):
+            if hashed in counts:
+                written_counts[hashed] += 1
+                contents.setdefault(hashed, rows.slice(number, 1))
+    for hashed, row in sorted(contents.items(), key=itemgetter(0)):
         for _ in range(counts[hashed] - written_counts[hashed]):
-            yield content
+            yield row

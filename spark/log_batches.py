@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute
 from raftmq.client.base import settings
-from raftmq.client.codec.batch import encode_body
-from raftmq.spark.sink_columns import NO_TIME, unpack_headers
+from raftmq.client.codec.arrow import encode_arrow, numbers_of
+from raftmq.spark.log_rows import HEADERS, KEY, SIZE, TIME, VALUE
+from raftmq.spark.log_sorter import joined
 
 if TYPE_CHECKING:
     from raftmq.spark.partition_writer import Identity
-    from raftmq.spark.sink_columns import SinkRow
+
+pc: Any = pyarrow.compute  # Any: pyarrow creates its functions at run time, so no type checker sees them
 
 
 class LogBatches:
@@ -33,33 +38,37 @@ class LogBatches:
         self._records_max = records_max
         self._timestamp_ms = timestamp_ms
 
-    def cut(self, rows: Iterator[SinkRow], bytes_max: int) -> Iterator[list[SinkRow]]:
+    def cut(self, rows: Iterator[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
         """Cut rows into pieces of at most `bytes_max` bytes. A larger row is a piece of its own."""
-        records_max = self._records_max
-        piece: list[SinkRow] = []
-        size = 0
-        for row in rows:
-            row_bytes = len(row[4]) + len(row[6]) + len(row[7]) + settings.RECORD_OVERHEAD_BYTES
-            if piece and (len(piece) >= records_max or size + row_bytes > bytes_max):
-                yield piece
-                piece, size = [], 0
-            piece.append(row)
-            size += row_bytes
+        piece: list[pa.RecordBatch] = []
+        count = size = 0
+        for block in rows:
+            overhead = pa.scalar(settings.RECORD_OVERHEAD_BYTES, pa.int64())
+            ends = numbers_of(pc.cumulative_sum(pc.add(block.column(SIZE), overhead)))
+            at = cut_at = 0
+            while at < len(ends):
+                end = min(bisect_right(ends, cut_at + bytes_max - size), at + self._records_max - count)
+                if end <= at and not piece:
+                    end = at + 1
+                if end > at:
+                    piece.append(block.slice(at, end - at))
+                    count += end - at
+                    size += ends[end - 1] - cut_at
+                    at, cut_at = end, ends[end - 1]
+                if at < len(ends):
+                    yield joined(piece)
+                    piece, count, size = [], 0, 0
         if piece:
-            yield piece
+            yield joined(piece)
 
-    def seal(self, rows: list[SinkRow], identity: Identity, first_sequence: int) -> bytes:
+    def seal(self, rows: pa.RecordBatch, identity: Identity, first_sequence: int) -> bytes:
         """Return the batch of a piece."""
-        _, _, _, has_keys, keys, has_values, values, headers, timestamps = zip(*rows, strict=True)
-        body = encode_body(
-            values if all(has_values) else [v if has else None for has, v in zip(has_values, values, strict=True)],
-            None if not any(has_keys) else [k if has else None for has, k in zip(has_keys, keys, strict=True)],
-            self._times(timestamps) if self._timestamp_ms is None else self._timestamp_ms,
-            list(map(unpack_headers, headers)) if any(headers) else None,
+        names = rows.schema.names
+        body = encode_arrow(
+            rows.column(VALUE),
+            rows.column(KEY) if KEY in names else None,
+            rows.column(TIME).fill_null(self._no_time_ms()) if self._timestamp_ms is None else self._timestamp_ms,
+            rows.column(HEADERS) if HEADERS in names else None,
             self._codec,
         )
         return body.seal(identity.producer_id, identity.epoch, first_sequence)
-
-    def _times(self, timestamps: tuple[int, ...]) -> list[int]:
-        no_time_ms = self._no_time_ms()
-        return [no_time_ms if time_ms == NO_TIME else time_ms for time_ms in timestamps]

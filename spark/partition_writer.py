@@ -7,20 +7,22 @@ are cut.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from itertools import groupby
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from raftmq.client.base import settings
-from raftmq.spark.row_sorter import RowT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from raftmq.client.connection.resolver import TopicInfo
     from raftmq.client.producer.sequenced_append import SequencedAppender
+
+RowsT = TypeVar("RowsT", contravariant=True)
+"""One row, or several rows."""
+PieceT = TypeVar("PieceT", bound=Sized)
+"""The rows of one batch. Its length is their number."""
 
 BATCH_BYTES_MAX: Final = 512 * settings.KIB
 """Size of a batch's rows before compression, unless a single row is larger. Equal to the SDK's producer."""
@@ -43,10 +45,10 @@ class Starter(Protocol):
         ...
 
 
-class Batches(Protocol[RowT]):
+class Batches(Protocol[RowsT, PieceT]):
     """Make batches of the rows of one partition."""
 
-    def cut(self, rows: Iterator[RowT], bytes_max: int) -> Iterator[list[RowT]]:
+    def cut(self, rows: Iterator[RowsT], bytes_max: int) -> Iterator[PieceT]:
         """Cut rows into pieces of at most `bytes_max` bytes. A larger row is a piece of its own.
 
         A replay may be cut differently, because a batch that overlaps with written rows is cut again. The limit of bytes makes a batch
@@ -54,16 +56,16 @@ class Batches(Protocol[RowT]):
         """
         ...
 
-    def seal(self, rows: list[RowT], identity: Identity, first_sequence: int) -> bytes:
+    def seal(self, rows: PieceT, identity: Identity, first_sequence: int) -> bytes:
         """Return the batch of a piece."""
         ...
 
 
-class PartitionWriter(Generic[RowT]):
+class PartitionWriter(Generic[RowsT, PieceT]):
     """Write all rows of one task. Use once."""
 
     def __init__(
-        self, starter: Starter, appender: SequencedAppender, identity: Identity, batches: Batches[RowT]
+        self, starter: Starter, appender: SequencedAppender, identity: Identity, batches: Batches[RowsT, PieceT]
     ) -> None:
         self._starter = starter
         self._appender = appender
@@ -71,15 +73,17 @@ class PartitionWriter(Generic[RowT]):
         self._batches = batches
         self._in_flight: dict[tuple[str, int], Future[list[int]]] = {}
 
-    def write(self, rows: Iterable[RowT], topic_of: Callable[[str], TopicInfo]) -> dict[str, int]:
-        """Write rows sorted by topic and partition. Return the number of rows per topic when all are acknowledged.
+    def write(
+        self, groups: Iterable[tuple[str, int, Iterator[RowsT]]], topic_of: Callable[[str], TopicInfo]
+    ) -> dict[str, int]:
+        """Write the rows of each topic and partition. Return the number of rows per topic when all are acknowledged.
 
         Raises the errors of `SequencedAppender.append`. Rows that were sent before an error may be written.
         """
         written: dict[str, int] = {}
         try:
-            for (topic_bytes, partition), group in groupby(rows, key=itemgetter(0, 1)):
-                topic = topic_of(topic_bytes.decode())
+            for name, partition, group in groups:
+                topic = topic_of(name)
                 bytes_max = min(BATCH_BYTES_MAX, topic.batch_bytes_max - settings.BATCH_FRAME_BYTES)
                 gathered: list[bytes] = []
                 gathered_bytes = sequence = 0

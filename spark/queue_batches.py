@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from raftmq.client.codec.queue_batch import TimeColumns, encode_messages
@@ -58,6 +60,12 @@ class QueueBatches:
             limits=_LIMITS,
         )
         return messages.seal(identity.producer_id, identity.epoch, first_sequence)
+
+
+def groups_of(rows: Iterable[QueueRow]) -> Iterator[tuple[str, int, Iterator[QueueRow]]]:
+    """Return each topic and partition of sorted rows with its rows."""
+    for (topic, partition), group in groupby(rows, key=itemgetter(0, 1)):
+        yield topic.decode(), partition, group
 
 
 def _due(times_ms: tuple[int, ...]) -> TimeColumns:

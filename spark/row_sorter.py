@@ -3,8 +3,7 @@
 Rows are tuples of bytes and whole numbers, all of the same shape. Rows that exceed the memory go to temporary files in sorted runs,
 which are merged when they are read back. The files have no names, so a killed process leaves nothing.
 
-Must not know the meaning of rows. Invariants: equal rows in the same order of arrival give the same sequence and digest in every process.
-The first two parts of the digest do not depend on the order. If all parts of the rows are sorted by (`parts` is None), nothing does.
+Must not know the meaning of rows. Invariant: equal rows give the same sequence and digest in every process, in whatever order they arrive.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
-from operator import itemgetter
 from struct import Struct
 from typing import IO, Any, Final, Generic, TypeVar
 
@@ -40,23 +38,15 @@ _int_of: Final = partial(int.from_bytes, byteorder="little")
 class RowSorter(Generic[RowT]):
     """Sort rows. Add them, then iterate, any number of times but not simultaneously. `close` (or ``with``) frees the files."""
 
-    def __init__(
-        self, memory_bytes: int, directory: str | None = None, *, parts: int | None = None, is_by_column: bool = False
-    ) -> None:
+    def __init__(self, memory_bytes: int, directory: str | None = None) -> None:
         """Create a sorter.
 
         Args:
             memory_bytes: Memory for rows, beyond which they go to disk.
             directory: The folder of the temporary files. None: the system's.
-            parts: Number of leading parts of a row to sort by; rows that are equal in them keep their order of arrival. None: all.
-            is_by_column: Whether the last of these parts alone decides the order of most rows. Then the digest is that of the sorted
-                rows, so it does not depend on the order of arrival of rows that differ there.
         """
         self._memory_bytes = memory_bytes
         self._directory = directory
-        self._key = None if parts is None else itemgetter(*range(parts))
-        self._is_by_column = is_by_column
-        self._arrival = blake2b(digest_size=DIGEST_BYTES)
         self._rows: list[RowT] = []
         self._used_bytes = 0
         self._runs: list[IO[bytes]] = []
@@ -69,8 +59,6 @@ class RowSorter(Generic[RowT]):
         self._rows += rows
         digests = [blake2b(marshal.dumps(row, _MARSHAL_VERSION), digest_size=DIGEST_BYTES).digest() for row in rows]
         self._sum += sum(map(_int_of, digests))
-        if self._key is not None and not self._is_by_column:
-            self._arrival.update(b"".join(digests))
         self.count += len(rows)
         self._used_bytes += payload_bytes + ROW_OVERHEAD_BYTES * len(rows)
         if self._used_bytes > self._memory_bytes:
@@ -82,28 +70,14 @@ class RowSorter(Generic[RowT]):
         return len(self._runs)
 
     def digest(self) -> bytes:
-        """Return the digest of all rows so far: the number of rows, the sum of their hashes, and a hash of their order.
-
-        The last part is zero if there are no rows, or if they are sorted by all of their parts.
-        """
-        order = bytes(DIGEST_BYTES)
-        if self._key is not None and self.count:
-            if self._is_by_column:
-                hashed = blake2b(digest_size=DIGEST_BYTES)
-                for row in self:
-                    hashed.update(marshal.dumps(row, _MARSHAL_VERSION))
-                order = hashed.digest()
-            else:
-                order = self._arrival.digest()
-        return self.count.to_bytes(COUNT_BYTES, "little") + _sum_bytes(self._sum) + order
+        """Return the digest of all rows so far: their number, the sum of their hashes, and zeros, as they have only one order."""
+        return self.count.to_bytes(COUNT_BYTES, "little") + _sum_bytes(self._sum) + bytes(DIGEST_BYTES)
 
     def __iter__(self) -> Iterator[RowT]:
-        self._rows.sort(key=self._key)
+        self._rows.sort()
         if not self._runs:
             return iter(self._rows)
-        return heapq.merge(
-            *map(_read_run, self._runs), self._rows, key=self._key
-        )  # stable, and the runs are in order of arrival
+        return heapq.merge(*map(_read_run, self._runs), self._rows)
 
     def close(self) -> None:
         """Free memory and files."""
@@ -119,7 +93,7 @@ class RowSorter(Generic[RowT]):
         self.close()
 
     def _spill(self) -> None:
-        self._rows.sort(key=self._key)
+        self._rows.sort()
         run = tempfile.TemporaryFile(dir=self._directory, prefix="raftmq-sort-")  # noqa: SIM115 - lives as long as the sorter
         self._runs.append(run)
         chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES * len(self._rows) // self._used_bytes))

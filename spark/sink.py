@@ -24,7 +24,7 @@ from raftmq.errors import ProducerFencedError, RaftMQError
 from raftmq.spark.batch_ledger import LAST_TASK, BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
-from raftmq.spark.sink_chunks import Chunk, ChunkColumns, chunks_of_batches, chunks_of_rows
+from raftmq.spark.sink_chunks import batches_of_rows
 from raftmq.spark.sink_columns import check_schema
 from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
 from raftmq.spark.sink_kinds import find_columns
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 """Local properties that Spark gives the tasks of a streaming query."""
-
-ChunksOf = Callable[[ChunkColumns], Iterator[Chunk]]
-"""Converts a task's rows, given the columns to convert."""
 
 
 @dataclass
@@ -97,7 +94,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows. Raises as `SinkTask.run`, and `TooManyWritesError`."""
-        return _run(self._options, self._schema, self._identity(), partial(chunks_of_batches, iterator))
+        return _run(self._options, self._schema, self._identity(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Check the write after all tasks, and give its name back.
@@ -160,9 +157,9 @@ class _StreamWriter:
         self._schema = schema
         self._attempt = attempt
 
-    def _write(self, chunks_of: ChunksOf) -> WriterCommitMessage:
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         identity = _identity_of_query(self._options, self._attempt) if self._options.is_exactly_once else None
-        return _run(self._options, self._schema, identity, chunks_of)
+        return _run(self._options, self._schema, identity, batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Check the batch after all tasks. Raises `ReplayMismatchError` when a task of an earlier run did not come back."""
@@ -177,7 +174,7 @@ class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Write one task's rows. Raises as `SinkTask.run`."""
-        return self._write(partial(chunks_of_rows, iterator))
+        return self._write(batches_of_rows(iterator, self._schema.fields))
 
 
 def _arrow_stream_writer() -> Callable[[SinkOptions, StructType, int], DataSourceStreamWriter] | None:
@@ -190,7 +187,7 @@ def _arrow_stream_writer() -> Callable[[SinkOptions, StructType, int], DataSourc
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             """Write one task's rows. Raises as `SinkTask.run`."""
-            return self._write(partial(chunks_of_batches, iterator))
+            return self._write(iterator)
 
     ArrowStreamWriter.__qualname__ = "ArrowStreamWriter"  # so that it pickles by name
     return ArrowStreamWriter
@@ -210,13 +207,13 @@ def _identity_of_query(options: SinkOptions, attempt: int) -> WriteIdentity:
 
 
 def _run(
-    options: SinkOptions, schema: StructType, identity: WriteIdentity | None, chunks_of: ChunksOf
+    options: SinkOptions, schema: StructType, identity: WriteIdentity | None, batches: Iterator[pa.RecordBatch]
 ) -> WriterCommitMessage:
     context = TaskContext.get()
     if context is None:
         raise NotInQueryError("the sink writes in Spark's tasks only")
     columns = find_columns(schema.fields, options)
-    written = SinkTask(options, columns, identity, context.partitionId()).run(chunks_of(columns))
+    written = SinkTask(options, columns, identity, context.partitionId()).run(batches)
     return TaskDone(written.rows, identity if written.is_replay else None, written.left_out)
 
 

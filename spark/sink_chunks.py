@@ -1,4 +1,4 @@
-"""Convert Spark's Arrow batches or rows to columns of Python values, and single cells to the values that are written.
+"""Convert Spark's rows to Arrow batches, Arrow batches to columns of Python values, and single cells to the values that are written.
 
 Must not import Spark. Invariant: a row gives the same values in both forms.
 """
@@ -11,9 +11,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from raftmq.spark.sink_errors import InvalidSchemaError
+from raftmq.spark.sink_fields import HEADERS_TYPE, TIMES, WHOLE, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from raftmq.spark.sink_fields import Field
 
 ROWS_PER_CHUNK: Final = 1000
 """Number of Spark rows gathered into columns at a time, where Spark passes no Arrow batches."""
@@ -41,46 +43,61 @@ class ChunkColumns(Protocol):
         ...
 
 
-def chunks_of_batches(batches: Iterable[pa.RecordBatch], columns: ChunkColumns) -> Iterator[Chunk]:
+def chunk_of(batch: pa.RecordBatch, columns: ChunkColumns) -> Chunk:
     """Convert Arrow's columns to Python values, with times as microseconds."""
     import pyarrow as pa
 
     used, as_bytes = columns.used, columns.as_bytes
-    for batch in batches:
-        chunk: list[Sequence[object]] = []
-        for position in range(columns.width):
-            if position not in used:
-                chunk.append(())
-                continue
-            column = batch.column(position)
-            if pa.types.is_timestamp(column.type):
-                column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-            elif position in as_bytes and not pa.types.is_binary(column.type):
-                column = column.cast(pa.binary())
-            chunk.append(column.to_pylist())
-        if batch.num_rows:
-            yield chunk
+    chunk: list[Sequence[object]] = []
+    for position in range(columns.width):
+        if position not in used:
+            chunk.append(())
+            continue
+        column = batch.column(position)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        elif position in as_bytes and not pa.types.is_binary(column.type):
+            column = column.cast(pa.binary())
+        chunk.append(column.to_pylist())
+    return chunk
 
 
-def chunks_of_rows(rows: Iterable[Sequence[object]], columns: ChunkColumns) -> Iterator[Chunk]:
-    """Convert Spark's rows to columns, `ROWS_PER_CHUNK` rows at a time."""
+def batches_of_rows(rows: Iterable[Sequence[object]], fields: Sequence[Field]) -> Iterator[pa.RecordBatch]:
+    """Convert Spark's rows to Arrow batches, `ROWS_PER_CHUNK` rows at a time. Columns of types that no topic has become null."""
+    import pyarrow as pa
+
     source = iter(rows)
-    used = columns.used
     while gathered := list(islice(source, ROWS_PER_CHUNK)):
-        by_column = list(zip(*gathered, strict=True))
-        yield [_plain_cells(cells) if position in used else () for position, cells in enumerate(by_column)]
+        columns = zip(*gathered, strict=True)
+        arrays = [_array(cells, field.dataType.simpleString()) for field, cells in zip(fields, columns, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
 
 
-def _plain_cells(cells: Sequence[object]) -> Sequence[object]:
-    """Convert cells to the values that Arrow gives: bytearrays to bytes, times to microseconds."""
-    return [
-        bytes(cell)
-        if isinstance(cell, bytearray)
-        else round((cell if cell.tzinfo else cell.astimezone(UTC)).timestamp() * 1_000_000)
-        if isinstance(cell, datetime)
-        else cell
-        for cell in cells
-    ]
+def _array(cells: Sequence[object], kind: str) -> pa.Array:
+    import pyarrow as pa
+
+    if is_text(kind):
+        return pa.array(cells, pa.string())
+    if kind == "binary":
+        return pa.array(cells, pa.binary())
+    if kind in WHOLE:
+        return pa.array(cells, pa.int64())
+    if kind in TIMES:
+        return pa.array(list(map(_micros, cells)), pa.int64()).cast(pa.timestamp("us"))
+    if kind.replace(" ", "").lower() != HEADERS_TYPE:
+        return pa.nulls(len(cells))
+    pairs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    return pa.array([None if cell is None else list(map(_pair, cell)) for cell in cells], pairs)  # type: ignore[call-overload]
+
+
+def _micros(cell: object) -> int | None:
+    if not isinstance(cell, datetime):
+        return None
+    return round((cell if cell.tzinfo else cell.astimezone(UTC)).timestamp() * 1_000_000)
+
+
+def _pair(header: Mapping[str, object]) -> dict[str, object]:
+    return {"key": header["key"], "value": header["value"]}
 
 
 def bytes_of(cell: object) -> bytes:

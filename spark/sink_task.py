@@ -18,14 +18,16 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.errors import ProducerFencedError
 from raftmq.spark.batch_ledger import (
+    LOG_DIGESTS,
+    ROW_DIGESTS,
     TASKS_MAX,
     Ask,
     BatchLedger,
@@ -42,21 +44,22 @@ from raftmq.spark.earlier_writers import EarlierWriters
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.left_out import missing_rows, repeated_hashes
 from raftmq.spark.log_batches import LogBatches
-from raftmq.spark.partition_writer import Batches, Identity, PartitionWriter
-from raftmq.spark.queue_batches import QueueBatches
-from raftmq.spark.row_sorter import RowSorter, RowT
-from raftmq.spark.sink_columns import SORTED_PARTS, RowBuilder, SinkColumns, SinkRow
+from raftmq.spark.log_rows import LogRowBuilder, Places, log_schema, row_at
+from raftmq.spark.log_sorter import LogSorter
+from raftmq.spark.partition_writer import Identity, PartitionWriter
+from raftmq.spark.queue_batches import QueueBatches, groups_of
+from raftmq.spark.row_sorter import RowSorter
+from raftmq.spark.sink_chunks import chunk_of
+from raftmq.spark.sink_columns import SinkColumns
 from raftmq.spark.sink_errors import LaterBatchError, ReplayMismatchError
 from raftmq.spark.sink_kinds import require_log
-from raftmq.spark.sink_queue_columns import QueueColumns, QueueRowBuilder
+from raftmq.spark.sink_queue_columns import QueueColumns, QueueRow, QueueRowBuilder
 from raftmq.spark.written_rows import Unwritten, WrittenRows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from raftmq.client.connection.resolver import TopicInfo
-    from raftmq.spark.sink_chunks import Chunk
     from raftmq.spark.sink_options import SinkOptions
-
-RestRowT = TypeVar("RestRowT", covariant=True)
 
 LEDGER_POLL_SECONDS: Final = 0.5
 """Pause between reads of the ledger while a task waits for others. Each read is an entry in the metadata log."""
@@ -74,24 +77,14 @@ class Written:
     """As `Unwritten.left_out`."""
 
 
-class Builder(Protocol[RowT]):
-    """Build sortable rows of one kind of topic from chunks."""
+class Sorter(Protocol):
+    """Describe the rows of a task to the ledger."""
 
-    def rows(self, chunk: Chunk) -> tuple[list[RowT], int]:
-        """Return all rows of a chunk, and their size. Raises when a row cannot be written."""
-        ...
+    count: int
+    """Number of rows."""
 
-
-class Rest(Protocol[RestRowT]):
-    """Iterate over the rows of a task that earlier rounds have not written."""
-
-    skipped: Counter[str]
-    """Number of the other rows so far, by topic."""
-    left_out: dict[tuple[str, int], bytes]
-    """Those of them that other tasks may have left out, too."""
-
-    def __iter__(self) -> Iterator[RestRowT]:
-        """Return the iterator. Use it once."""
+    def digest(self) -> bytes:
+        """Return the digest of all rows: their number, a hash of the rows, and a hash of their order."""
         ...
 
 
@@ -107,7 +100,8 @@ class SinkTask:
         """
         self._options = options
         self._columns = columns
-        self._identity = identity
+        version = ROW_DIGESTS if isinstance(columns, QueueColumns) else LOG_DIGESTS
+        self._identity = replace(identity, version=version) if identity is not None else None
         self._task = task
         self._cluster: Cluster = cluster_of(options.client)
         self._appender = SequencedAppender(
@@ -122,7 +116,7 @@ class SinkTask:
         self._opened_ms = 0
         """Time on a broker's clock when the ledger was opened."""
 
-    def run(self, chunks: Iterable[Chunk]) -> Written:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Write all rows. Returns when they are on disk on a majority.
 
         Raises:
@@ -130,7 +124,7 @@ class SinkTask:
             SupersededError, ProducerFencedError: a later run of the batch has begun.
             LaterBatchError: a later batch has begun. Nothing was written.
             TopicKindMismatchError: a row's topic is a queue topic, and the option ``topic`` does not name it. Nothing was written.
-            RaftMQError: as `RowBuilder.rows` or `QueueRowBuilder.rows` (nothing was written) and `PartitionWriter.write`.
+            RaftMQError: as `LogRowBuilder.rows` or `QueueRowBuilder.rows` (nothing was written) and `PartitionWriter.write`.
         """
         identity, topic, options, columns = self._identity, self._options.topic, self._options, self._columns
         if identity is not None:
@@ -141,51 +135,52 @@ class SinkTask:
             self._open(identity)
         if isinstance(columns, QueueColumns):
             assert topic is not None  # `sink_kinds` finds these columns by the topic
-            return self._write(
-                chunks,
-                QueueRowBuilder(columns, self._topic(topic), self._partition_count),
-                QueueBatches(options.codec, options.batch_records_max),
-                RowSorter(
-                    options.sort_memory_bytes, _spill_directory()
-                ),  # messages that were taken cannot be read back
-                None,
-            )
-        timestamp_ms = None if columns.timestamp is not None else time.time_ns() // 1_000_000
-        batches = LogBatches(options.codec, options.batch_records_max, timestamp_ms, lambda: self._no_time_ms)
-        return self._write(
-            chunks,
-            RowBuilder(columns, options, self._partition_count, lambda name: self._topic(name).record_bytes_max),
-            batches,
-            RowSorter(
-                options.sort_memory_bytes,
-                _spill_directory(),
-                parts=SORTED_PARTS,
-                is_by_column=columns.order is not None,
-            ),
-            self._unwritten,
+            return self._write_messages(batches, columns, topic)
+        builder = LogRowBuilder(
+            columns, options, self._partition_count, lambda name: self._topic(name).record_bytes_max
         )
+        with closing(self._log_sorter(builder.schema, builder.places)) as sorter:
+            for batch in batches:
+                for rows in builder.rows(batch):
+                    sorter.add(rows)
+            return self._write_rows(sorter)
 
-    def _write(
-        self,
-        chunks: Iterable[Chunk],
-        builder: Builder[RowT],
-        batches: Batches[RowT],
-        sorter: RowSorter[RowT],
-        unwritten: Callable[[WriteIdentity, Iterable[RowT]], Rest[RowT]] | None,
-    ) -> Written:
-        with closing(sorter):
-            for chunk in chunks:
-                sorter.add(*builder.rows(chunk))
+    def _write_rows(self, sorter: LogSorter) -> Written:
+        """Write the rows of log topics."""
+        producer = self._enter(self._identity, sorter)
+        if producer is None:
+            return Written({}, self._is_replay)
+        writer = PartitionWriter(self._cluster, self._appender, producer, self._log_batches())
+        if self._identity is None or not self._ledger.round_of(self._task):
+            return Written(writer.write(sorter.groups(), self._topic), self._is_replay)
+        rows = self._unwritten(self._identity, sorter)
+        written = Counter(writer.write(rows.groups(), self._topic))
+        written.update(rows.skipped)
+        return Written(dict(written), self._is_replay, rows.left_out)
+
+    def _write_messages(self, batches: Iterable[pa.RecordBatch], columns: QueueColumns, topic: str) -> Written:
+        """Write the rows of a queue topic. Messages that were taken cannot be read back, so all parts of the rows are sorted."""
+        options = self._options
+        builder = QueueRowBuilder(columns, self._topic(topic), self._partition_count)
+        with closing(RowSorter[QueueRow](options.sort_memory_bytes, _spill_directory())) as sorter:
+            for batch in batches:
+                if batch.num_rows:
+                    sorter.add(*builder.rows(chunk_of(batch, columns)))
             producer = self._enter(self._identity, sorter)
             if producer is None:
                 return Written({}, self._is_replay)
-            writer = PartitionWriter(self._cluster, self._appender, producer, batches)
-            if self._identity is None or unwritten is None or not self._ledger.round_of(self._task):
-                return Written(writer.write(sorter, self._topic), self._is_replay)
-            rows = unwritten(self._identity, sorter)
-            written = Counter(writer.write(rows, self._topic))
-            written.update(rows.skipped)
-            return Written(dict(written), self._is_replay, rows.left_out)
+            sealed = QueueBatches(options.codec, options.batch_records_max)
+            writer = PartitionWriter(self._cluster, self._appender, producer, sealed)
+            return Written(writer.write(groups_of(sorter), self._topic), self._is_replay)
+
+    def _log_sorter(self, schema: pa.Schema, places: Places) -> LogSorter:
+        return LogSorter(self._options.sort_memory_bytes, schema, places, _spill_directory())
+
+    def _log_batches(self) -> LogBatches:
+        has_times = isinstance(self._columns, SinkColumns) and self._columns.timestamp is not None
+        timestamp_ms = None if has_times else time.time_ns() // 1_000_000
+        options = self._options
+        return LogBatches(options.codec, options.batch_records_max, timestamp_ms, lambda: self._no_time_ms)
 
     @property
     def _is_replay(self) -> bool:
@@ -196,13 +191,13 @@ class SinkTask:
         """Return the time of rows whose time is null."""
         return self._ledger.since_ms or time.time_ns() // 1_000_000
 
-    def _unwritten(self, identity: WriteIdentity, rows: Iterable[SinkRow]) -> Unwritten:
+    def _unwritten(self, identity: WriteIdentity, sorter: LogSorter) -> Unwritten:
         """Fence the earlier rounds of this task, and return the rows without those that were written before."""
         earlier = self._earlier(identity)
         own = self._written_by(earlier.fence_own(self._ledger, self._task))
         old = self._written_by(earlier.old(self._ledger))
         return Unwritten(
-            rows,
+            sorter.groups(),
             self._no_time_ms,
             lambda topic, partition: own.count(self._topic(topic), partition),
             lambda topic, partition: old.count(self._topic(topic), partition),
@@ -240,22 +235,20 @@ class SinkTask:
             return 0
         self._open(identity)
         old = self._written_by(self._earlier(identity).old(self._ledger))
-        missing = (
-            (topic.encode(), partition, 0, *content)
-            for (topic, partition), counts in repeated.items()
-            for content in missing_rows(counts, old.rows(self._topic(topic), partition))
-        )
-        options = self._options
-        batches = LogBatches(options.codec, options.batch_records_max, None)
-        if isinstance(self._columns, SinkColumns) and self._columns.timestamp is None:
-            batches = LogBatches(options.codec, options.batch_records_max, time.time_ns() // 1_000_000)
-        with closing(RowSorter[SinkRow](options.sort_memory_bytes, _spill_directory())) as sorter:
-            for row in missing:
-                sorter.add([row], len(row[4]) + len(row[6]) + len(row[7]))
+        has_times = isinstance(self._columns, SinkColumns) and self._columns.timestamp is not None
+        schema = log_schema(has_order=False, has_key=True, has_headers=True, has_time=has_times)
+        places = Places()
+        with closing(self._log_sorter(schema, places)) as sorter:
+            for (topic, partition), counts in repeated.items():
+                place = places.base(topic) + partition
+                for row in missing_rows(counts, old.rows(self._topic(topic), partition)):
+                    sorter.add(row_at(place, row, schema))
             producer = self._enter(identity, sorter)
             if producer is None:
                 return 0
-            PartitionWriter(self._cluster, self._appender, producer, batches).write(sorter, self._topic)
+            PartitionWriter(self._cluster, self._appender, producer, self._log_batches()).write(
+                sorter.groups(), self._topic
+            )
             return sorter.count
 
     # ------------------------------------------------------------------------------------------------------------ topics
@@ -307,7 +300,7 @@ class SinkTask:
             ) from error
         self._ledger = self._earlier(identity).fence_old(self._ledger)
 
-    def _enter(self, identity: WriteIdentity | None, sorter: RowSorter[RowT]) -> Identity | None:
+    def _enter(self, identity: WriteIdentity | None, sorter: Sorter) -> Identity | None:
         """Prove the rows. Return the identity under which to write them, or None when there are no rows."""
         if not sorter.count:
             if identity is not None and self._ledger.has(self._task):

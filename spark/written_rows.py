@@ -9,21 +9,22 @@ partition has it, because records appended after the ledger's `since_ms` by any 
 
 from __future__ import annotations
 
-import marshal
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
-from itertools import groupby, repeat
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
 
-from raftmq.client.codec.batch import decode_columns
+import pyarrow as pa
+import pyarrow.compute
+from raftmq.client.codec.arrow import binary_array, timestamp_array
+from raftmq.client.codec.batch import BatchColumns, decode_columns
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import RaftMQSparkWarning
+from raftmq.spark.log_rows import HEADERS, HEADERS_TYPE, KEY, TIME, VALUE
 from raftmq.spark.planning import OffsetRange
 from raftmq.spark.range_fetch import fetch_range
-from raftmq.spark.sink_columns import NO_TIME, pack_pairs
+from raftmq.spark.row_hashes import content_hashes, pack_headers
 from raftmq.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -31,16 +32,13 @@ if TYPE_CHECKING:
 
     from raftmq.client.connection.resolver import TopicInfo
     from raftmq.spark.cluster import Cluster
-    from raftmq.spark.sink_columns import SinkRow
+
+pc: Any = pyarrow.compute  # Any: pyarrow creates its functions at run time, so no type checker sees them
 
 CLOCKS_DIFFER_MS: Final = 30_000
 """Clocks of two brokers that append records differ by at most 20 s (docs/adr/0010-clocks.md)."""
 KEYS_MAX: Final = 100_000
 """Keys of one partition that are remembered to notice that the order of one is lost."""
-HASH_BYTES: Final = 16
-
-Content = tuple[bool, bytes, bool, bytes, bytes, int]
-"""The parts of a `SinkRow` from the key on."""
 
 
 class WrittenRows:
@@ -71,11 +69,14 @@ class WrittenRows:
         self._timeout_ms = timeout_ms
 
     def count(self, topic: TopicInfo, partition: int) -> Counter[bytes]:
-        """Return how often each row was written to the partition, by `hash_of`. Raises as `rows`."""
-        return Counter(content_hash(content) for content in self.rows(topic, partition))
+        """Return how often each row was written to the partition, by the hash of its contents. Raises as `rows`."""
+        found: Counter[bytes] = Counter()
+        for _, hashes in self.rows(topic, partition):
+            found.update(hashes)
+        return found
 
-    def rows(self, topic: TopicInfo, partition: int) -> Iterator[Content]:
-        """Return the contents of the rows that were written to the partition.
+    def rows(self, topic: TopicInfo, partition: int) -> Iterator[tuple[pa.RecordBatch, list[bytes]]]:
+        """Return the contents of the rows that were written to the partition, and their hashes, batch by batch.
 
         Raises:
             RaftMQError: as `Cluster.offsets` and `fetch_range`.
@@ -101,12 +102,36 @@ class WrittenRows:
                     stacklevel=2,
                 )
             next_sequences[writer] = header.last_sequence + 1
-            columns = decode_columns(batch.data, header)
-            values, keys = columns.values.to_list(), columns.keys.to_list()
-            headers = columns.headers if columns.headers is not None else repeat(())
-            times = columns.timestamps() if self._has_timestamps else repeat(0)
-            for value, key, pairs, time_ms in zip(values, keys, headers, times, strict=False):  # some are endless
-                yield key is not None, key or b"", value is not None, value or b"", pack_pairs(pairs), time_ms
+            rows = contents_of(decode_columns(batch.data, header), has_times=self._has_timestamps)
+            yield rows, hashes_of(rows, 0)
+
+
+def contents_of(columns: BatchColumns, *, has_times: bool) -> pa.RecordBatch:
+    """Return the records of a batch as `log_rows` has the contents of rows."""
+    arrays = {VALUE: binary_array(columns.values), KEY: binary_array(columns.keys)}
+    counts = columns.header_counts
+    if counts is not None and columns.header_names is not None and columns.header_values is not None:
+        ends = pc.cumulative_sum(pa.array(counts, pa.int32()))
+        pairs = [binary_array(columns.header_names), binary_array(columns.header_values)]
+        starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+        arrays[HEADERS] = pa.ListArray.from_arrays(
+            starts, pa.StructArray.from_arrays(pairs, fields=list(HEADERS_TYPE.value_type))
+        )
+    if has_times:
+        arrays[TIME] = timestamp_array(columns)
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def hashes_of(rows: pa.RecordBatch, no_time_ms: int) -> list[bytes]:
+    """Return hashes of the parts of rows that their records have. Rows without a time have `no_time_ms`."""
+    columns = {name: rows.column(name) for name in (VALUE, KEY, HEADERS, TIME) if name in rows.schema.names}
+    hashes: list[bytes] = content_hashes(
+        columns[VALUE],
+        columns.get(KEY),
+        pack_headers(columns[HEADERS]) if HEADERS in columns else None,
+        columns[TIME].fill_null(no_time_ms) if TIME in columns else None,
+    ).to_pylist()
+    return hashes
 
 
 class Unwritten:
@@ -114,7 +139,7 @@ class Unwritten:
 
     def __init__(
         self,
-        rows: Iterable[SinkRow],
+        groups: Iterable[tuple[str, int, Iterator[pa.RecordBatch]]],
         no_time_ms: int,
         own_of: Callable[[str, int], Counter[bytes]],
         others_of: Callable[[str, int], Counter[bytes]],
@@ -122,12 +147,12 @@ class Unwritten:
         """Create an iterable, to be used once.
 
         Args:
-            rows: The rows, sorted by topic and partition.
+            groups: The rows of each topic and partition.
             no_time_ms: The time of rows without one.
             own_of: Returns the rows that this task has written to a partition of a topic.
             others_of: Returns the rows that any task has written there in earlier generations.
         """
-        self._rows = rows
+        self._groups = groups
         self._no_time_ms = no_time_ms
         self._own_of = own_of
         self._others_of = others_of
@@ -139,31 +164,38 @@ class Unwritten:
         Another task may have left out an equal row for the same record: `left_out` finds that.
         """
 
-    def __iter__(self) -> Iterator[SinkRow]:
-        for (topic_bytes, partition), rows in groupby(self._rows, key=itemgetter(0, 1)):
-            topic = topic_bytes.decode()
-            yield from self._left(topic, partition, rows)
+    def groups(self) -> Iterator[tuple[str, int, Iterator[pa.RecordBatch]]]:
+        """Return each topic and partition with its other rows."""
+        for topic, partition, rows in self._groups:
+            yield topic, partition, self._left(topic, partition, rows)
 
-    def _left(self, topic: str, partition: int, rows: Iterator[SinkRow]) -> Iterator[SinkRow]:
+    def _left(self, topic: str, partition: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         own, others = self._own_of(topic, partition), self._others_of(topic, partition)
+        if not own and not others:
+            yield from rows
+            return
         passed_keys: set[bytes] = set()
         left_out: list[bytes] = []
         is_out_of_order = False
-        for row in rows:
-            content = hash_of(row, self._no_time_ms) if own or others else b""
-            for written in (own, others):
-                if written[content] > 0:
-                    written[content] -= 1
-                    break
-            else:
-                if row[3] and len(passed_keys) < KEYS_MAX and content:
-                    passed_keys.add(row[4])
-                yield row
-                continue
-            self.skipped[topic] += 1
-            is_out_of_order |= row[4] in passed_keys
-            if written is others:
-                left_out.append(content)
+        for block in rows:
+            keys = block.column(KEY).to_pylist() if KEY in block.schema.names else repeat(None)
+            is_left: list[bool] = []
+            for content, key in zip(hashes_of(block, self._no_time_ms), keys, strict=False):  # some are endless
+                written = own if own[content] > 0 else others
+                if written[content] <= 0:
+                    if key is not None and len(passed_keys) < KEYS_MAX:
+                        passed_keys.add(key)
+                    is_left.append(True)
+                    continue
+                written[content] -= 1
+                is_left.append(False)
+                is_out_of_order |= key in passed_keys
+                if written is others:
+                    left_out.append(content)
+            left = block.filter(pa.array(is_left, pa.bool_()))
+            self.skipped[topic] += block.num_rows - left.num_rows
+            if left.num_rows:
+                yield left
         if left_out:
             self.left_out[topic, partition] = b"".join(left_out)
         if is_out_of_order:
@@ -173,13 +205,3 @@ class Unwritten:
                 RaftMQSparkWarning,
                 stacklevel=2,
             )
-
-
-def hash_of(row: SinkRow, no_time_ms: int) -> bytes:
-    """Return a hash of the parts of a row that the record has."""
-    return content_hash(row[3:] if row[8] != NO_TIME else (*row[3:8], no_time_ms))
-
-
-def content_hash(content: Content) -> bytes:
-    """Return a hash of the parts of a row that the record has."""
-    return blake2b(marshal.dumps(content, 2), digest_size=HASH_BYTES).digest()

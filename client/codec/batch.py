@@ -117,15 +117,30 @@ def encode_body(
         TypeError: a value or key is neither bytes-like nor None.
         UnsupportedCompressionError: the codec is unknown.
     """
-    count = len(values)
-    parts: list[bytes] = [b""]
+    parts: list[bytes | memoryview] = []
     base, latest, timestamps_mode = _write_timestamps(parts, timestamps_ms)
     values_mode = _write_column(parts, values)
     keys_mode = MODE_ALL_NULL if keys is None else _write_column(parts, keys)
     headers_mode = HEADERS_NONE if headers is None else _write_headers(parts, headers)
-    parts[0] = _PRELUDE.pack(values_mode, keys_mode, timestamps_mode, headers_mode, 0)
+    return body_of((values_mode, keys_mode, timestamps_mode, headers_mode), parts, codec, len(values), base, latest)
+
+
+def body_of(
+    modes: tuple[int, int, int, int],
+    sections: Sequence[bytes | memoryview],
+    codec: int,
+    count: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+) -> EncodedBody:
+    """Put a body together. `modes` are those of the values, keys, timestamps and headers. Raises `UnsupportedCompressionError`."""
+    parts: list[bytes | memoryview] = [_PRELUDE.pack(*modes, 0)]
+    for section in sections:
+        parts.append(section)
+        if padding := _PADDING[len(section) % 8]:
+            parts.append(padding)
     raw = b"".join(parts)
-    return EncodedBody(compress(raw, codec), codec, count, len(raw), base, latest)
+    return EncodedBody(compress(raw, codec), codec, count, len(raw), base_timestamp_ms, max_timestamp_ms)
 
 
 def compress(raw: bytes, codec: int) -> bytes:
@@ -145,60 +160,53 @@ def compress(raw: bytes, codec: int) -> bytes:
     raise UnsupportedCompressionError(f"codec {codec} is not supported")
 
 
-def _append(parts: list[bytes], section: bytes) -> None:
-    parts.append(section)
-    padding = _PADDING[len(section) % 8]
-    if padding:
-        parts.append(padding)
-
-
 def _little(numbers: array[int]) -> bytes:
     if not _IS_LITTLE:
         numbers.byteswap()
     return numbers.tobytes()
 
 
-def _write_timestamps(parts: list[bytes], timestamps_ms: int | Sequence[int]) -> tuple[int, int, int]:
+def _write_timestamps(parts: list[bytes | memoryview], timestamps_ms: int | Sequence[int]) -> tuple[int, int, int]:
     if isinstance(timestamps_ms, int):
         return timestamps_ms, timestamps_ms, TIMESTAMPS_CONSTANT
     base, latest = min(timestamps_ms), max(timestamps_ms)
     if base == latest:
         return base, latest, TIMESTAMPS_CONSTANT
     mode, typecode = (TIMESTAMPS_U32, "I") if latest - base < 1 << 32 else (TIMESTAMPS_U64, "Q")
-    _append(parts, _little(array(typecode, map((-base).__add__, timestamps_ms))))
+    parts.append(_little(array(typecode, map((-base).__add__, timestamps_ms))))
     return base, latest, mode
 
 
-def _write_column(parts: list[bytes], cells: Sequence[bytes | None]) -> int:
+def _write_column(parts: list[bytes | memoryview], cells: Sequence[bytes | None]) -> int:
     try:
         # Both raise TypeError on None, so the common case, a column without nulls, needs no check.
         lengths = array("I", map(len, cells))  # type: ignore[arg-type]
         blob = b"".join(cells)  # type: ignore[arg-type]
     except TypeError:
         return _write_nullable_column(parts, cells)
-    _append(parts, _little(lengths))
-    _append(parts, blob)
+    parts.append(_little(lengths))
+    parts.append(blob)
     return MODE_NONE_NULL
 
 
-def _write_nullable_column(parts: list[bytes], cells: Sequence[bytes | None]) -> int:
+def _write_nullable_column(parts: list[bytes | memoryview], cells: Sequence[bytes | None]) -> int:
     present = [cell is not None for cell in cells]
     if not any(present):
         return MODE_ALL_NULL
     if all(present):
         raise TypeError("keys and values must be bytes or None: pass a serializer for other types")
-    _append(parts, _pack_bits(present))
+    parts.append(pack_bits(present))
     filled = [b"" if cell is None else cell for cell in cells]
-    _append(parts, _little(array("I", map(len, filled))))
-    _append(parts, b"".join(filled))
+    parts.append(_little(array("I", map(len, filled))))
+    parts.append(b"".join(filled))
     return MODE_SOME_NULL
 
 
-def _write_headers(parts: list[bytes], headers: Sequence[Headers]) -> int:
+def _write_headers(parts: list[bytes | memoryview], headers: Sequence[Headers]) -> int:
     if not any(headers):
         return HEADERS_NONE
     pairs = list(chain.from_iterable(headers))
-    _append(parts, _little(array("I", map(len, headers))))
+    parts.append(_little(array("I", map(len, headers))))
     _write_column(parts, [name.encode() for name, _ in pairs])
     # The prelude has no field for the mode of the header values, so it is a section of its own before the column.
     at = len(parts)
@@ -207,7 +215,7 @@ def _write_headers(parts: list[bytes], headers: Sequence[Headers]) -> int:
     return HEADERS_SOME
 
 
-def _pack_bits(flags: Sequence[bool]) -> bytes:
+def pack_bits(flags: Sequence[int]) -> bytes:
     """Pack in Arrow's bit order. `int` of a binary string is linear in C, while shifting bit by bit in Python is 10 times slower."""
     digits = bytes(map(add, reversed(flags), repeat(48)))
     return int(digits, 2).to_bytes((len(flags) + 7) // 8, "little")

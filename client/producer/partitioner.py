@@ -6,6 +6,7 @@ Source: librdkafka ``rd_kafka_msg_partitioner_consistent`` (CRC-32 of zlib); Kaf
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Literal, Protocol
 from zlib import crc32
 
@@ -48,13 +49,20 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
+def positive_murmur2(key: bytes) -> int:
+    """Return murmur2 without its highest bit, as Kafka's `toPositive`."""
+    return murmur2(key) & 0x7FFFFFFF
+
+
 def murmur2_partition(key: bytes, partition_count: int) -> int:
     """Return the partition of a key as the Java client does by default."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+    return positive_murmur2(key) % partition_count
 
 
 PARTITIONERS: dict[str, Partitioner] = {"crc32": crc32_partition, "murmur2": murmur2_partition}
 """Partitioners by name."""
+KEY_HASHES: dict[str, Callable[[bytes], int]] = {"crc32": crc32, "murmur2": positive_murmur2}
+"""The number of a key that, modulo the number of partitions, is its partition, by the partitioner's name."""
 
 
 def checked(partitioner: Partitioner) -> Partitioner:

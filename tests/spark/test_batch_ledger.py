@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from raftmq.spark.batch_ledger import (
     ATTEMPTS_MAX,
     GENERATIONS_MAX,
+    LOG_DIGESTS,
     ROUNDS_PER_GENERATION,
+    ROW_DIGESTS,
     TASKS_MAX,
     Ask,
     BatchLedger,
@@ -356,3 +358,22 @@ def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, run
         assert len(found) == len(set(found))
         if all(any(t.is_done for t in [*tasks, *copies] if t.task == task.task) for task in tasks):
             assert set(found) == set(range(row_count))
+
+
+def test_a_batch_whose_tasks_claimed_digests_of_another_version_begins_a_generation():
+    """The digests cannot be compared, so the new tasks read back what the old ones wrote."""
+    stamps = Stamps()
+    old, new = WriteIdentity("q", 0, 1), WriteIdentity("q", 0, 2, version=LOG_DIGESTS)
+    digest = bytes(40)
+    stamps.run(enter_batch(old, 3, digest, stamps.run(open_batch(old, {}))))
+    found = stamps.run(open_batch(new, {}))
+    assert (found.version, found.generation, found.old_tasks, found.written) == (LOG_DIGESTS, 1, [3], 0)
+    entered = stamps.run(enter_batch(new, 0, digest, found))
+    assert stamps.run(open_batch(replace(new, attempt=3), {})) == replace(entered, attempts=(1, 2, 3), runs=3, proved=0)
+
+
+def test_a_batch_in_which_nothing_was_written_continues_with_the_digests_of_the_new_version():
+    stamps = Stamps()
+    begun = stamps.run(open_batch(WriteIdentity("q", 0, 1), {}))
+    found = stamps.run(open_batch(WriteIdentity("q", 0, 2, version=LOG_DIGESTS), {}))
+    assert (begun.version, found.version, found.generation) == (ROW_DIGESTS, LOG_DIGESTS, 0)

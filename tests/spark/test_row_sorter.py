@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.spark.row_sorter import ROWS_DIGEST_BYTES, RowSorter
+from raftmq.spark.row_sorter import RowSorter
 
 rows_lists = st.lists(st.tuples(st.binary(max_size=5), st.integers(-(2**63), 2**63), st.booleans()), max_size=60)
 
@@ -32,39 +32,6 @@ def test_rows_are_sorted_and_their_digest_does_not_depend_on_order_or_memory(row
 @given(rows=rows_lists, other=rows_lists)
 def test_digests_are_equal_exactly_if_the_rows_are(rows, other):
     assert (sorted_by(rows, 10**9)[1] == sorted_by(other, 10**9)[1]) == (sorted(rows) == sorted(other))
-
-
-def sorted_by_partition(
-    rows: list[tuple[bytes, int, int, bytes]], memory_bytes: int, *, is_by_column: bool
-) -> tuple[list[tuple[bytes, int, int, bytes]], bytes]:
-    parted: RowSorter[tuple[bytes, int, int, bytes]] = RowSorter(memory_bytes, parts=3, is_by_column=is_by_column)
-    with closing(parted) as sorter:
-        for row in rows:
-            sorter.add([row], 10)
-        return list(sorter), sorter.digest()
-
-
-arrivals = st.lists(
-    st.tuples(st.sampled_from([b"a", b"b"]), st.integers(0, 2), st.integers(0, 3), st.binary(max_size=2)), max_size=60
-)
-
-
-@given(rows=arrivals, memory_bytes=st.sampled_from([1, 2000, 10**9]), is_by_column=st.booleans())
-def test_rows_equal_in_the_sorted_parts_keep_their_order_of_arrival(rows, memory_bytes, is_by_column):
-    found, digest = sorted_by_partition(rows, memory_bytes, is_by_column=is_by_column)
-    assert found == sorted(rows, key=lambda row: row[:3])
-    assert digest == sorted_by_partition(rows, 10**9, is_by_column=is_by_column)[1]
-
-
-@given(rows=arrivals, seed=st.randoms())
-def test_a_digest_tells_the_same_rows_in_another_order(rows, seed):
-    shuffled = rows.copy()
-    seed.shuffle(shuffled)
-    for is_by_column in (False, True):
-        first, digest = sorted_by_partition(rows, 10**9, is_by_column=is_by_column)
-        second, other = sorted_by_partition(shuffled, 2000, is_by_column=is_by_column)
-        assert digest[:ROWS_DIGEST_BYTES] == other[:ROWS_DIGEST_BYTES]
-        assert (digest == other) == ((first == second) if is_by_column else (rows == shuffled))
 
 
 def test_rows_beyond_the_memory_limit_are_spilled_to_disk():

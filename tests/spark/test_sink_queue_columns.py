@@ -15,7 +15,7 @@ from raftmq.errors import RecordTooLargeError
 from raftmq.message_checks import HEADERS_BYTES_MAX, TIME_MAX_MS
 from raftmq.message_headers import decode_headers
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_chunks import NULL_ORDER, chunks_of_batches, chunks_of_rows
+from raftmq.spark.sink_chunks import NULL_ORDER, batches_of_rows, chunk_of
 from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_options import read_sink_options
 from raftmq.spark.sink_queue_columns import DUE_NOW, QueueColumns, QueueRow, QueueRowBuilder, check_queue_schema
@@ -58,7 +58,7 @@ def builder(
 def rows_of(*cells: dict[str, Any], is_ordered: bool = False, **given: str) -> list[QueueRow]:
     batch = pa.RecordBatch.from_pylist([NOTHING | {"value": b"v"} | row for row in cells], schema=SCHEMA)
     columns = columns_of(**given)
-    (chunk,) = chunks_of_batches([batch], columns)
+    chunk = chunk_of(batch, columns)
     return builder(columns, is_ordered=is_ordered).rows(chunk)[0]
 
 
@@ -205,5 +205,6 @@ def test_rows_and_arrow_batches_give_the_same_messages() -> None:
         )
         for cell in cells
     ]
-    (chunk,) = chunks_of_rows(spark_rows, columns)
+    (batch,) = batches_of_rows(spark_rows, fields(DDL))
+    chunk = chunk_of(batch, columns)
     assert builder(columns, is_ordered=True).rows(chunk)[0] == rows_of(*cells, is_ordered=True, orderColumn="n")

@@ -19,7 +19,7 @@ from raftmq.spark.sink_task import SinkTask, Written
 
 from tests.support.client.fake_broker import FakeCluster
 from tests.support.client.fake_queue import FakeMessage
-from tests.support.spark.columns import fields
+from tests.support.spark.columns import batch_of, fields
 
 DDL = "value string, id string"
 
@@ -52,7 +52,7 @@ async def run(
     found: SinkOptions, identity: WriteIdentity | None, chunk: Sequence[Sequence[object]], ddl: str = DDL, task: int = 0
 ) -> Written:
     def write() -> Written:
-        return SinkTask(found, find_columns(fields(ddl), found), identity, task).run([chunk])
+        return SinkTask(found, find_columns(fields(ddl), found), identity, task).run([batch_of(*chunk)])
 
     return await asyncio.to_thread(write)
 
@@ -70,7 +70,7 @@ async def test_rows_become_messages_with_all_their_fields(brokers: FakeCluster) 
     (queue,) = brokers.create_queue("q")
     ddl = "tenant string, value binary, priority bigint, not_before timestamp, id string, key binary, ignored double"
     later_us = time.time_ns() // 1000 + 3_600_000_000
-    chunk = [[b"acme", None], [b"a", b"b"], [-5, None], [later_us, None], [b"i", None], [b"k", None], []]
+    chunk = [[b"acme", None], [b"a", b"b"], [-5, None], [later_us, None], [b"i", None], [b"k", None], [1.5, 2.5]]
     assert (await run(options(brokers), WriteIdentity(name(), 0, 1), chunk, ddl)).rows == {"q": 2}
     plain, full = sorted(queue.messages.values(), key=lambda message: message.tenant)
     assert (full.body, full.tenant, full.priority, full.id, full.key) == (b"a", b"acme", -5, b"i", b"k")
@@ -135,7 +135,7 @@ async def test_a_task_that_died_in_the_middle_is_continued(brokers: FakeCluster)
 
     found._appender.append = dying  # type: ignore[method-assign]
     with pytest.raises(ConnectionError):
-        await asyncio.to_thread(found.run, [rows(0, 3000)])
+        await asyncio.to_thread(found.run, [batch_of(*rows(0, 3000))])
     assert 0 < len(messages(brokers)) < 3000
     await run(options(brokers), WriteIdentity(identity.name, 0, 2), rows(0, 3000))
     assert values(brokers) == sorted(rows(0, 3000)[0])

@@ -11,19 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+import pyarrow as pa
 import pytest
 from raftmq import sync
 from raftmq.errors import ProducerFencedError, UnknownTopicError
-from raftmq.spark.batch_ledger import LAST_TASK, WriteIdentity
+from raftmq.spark.batch_ledger import LAST_TASK, ROW_DIGESTS, WriteIdentity
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
-from raftmq.spark.sink_chunks import Chunk
+from raftmq.spark.log_sorter import LogSorter
 from raftmq.spark.sink_columns import SinkColumns
 from raftmq.spark.sink_errors import LaterBatchError, ReplayMismatchError, SupersededError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.sink_queue_columns import QueueColumns
 from raftmq.spark.sink_task import SinkTask, Written
 
+from tests.support.spark.columns import batch_of
 from tests.support.spark.reading import read_all, value_counts
 
 COLUMNS = SinkColumns(value=0, key=None, headers=None, topic=None, partition=None, order=None, timestamp=None, width=1)
@@ -62,7 +64,7 @@ def values_by_key(servers: str, options: SinkOptions) -> dict[bytes | None, list
 
 
 def run(options: SinkOptions, identity: WriteIdentity | None, task: int, values: Sequence[bytes]) -> Written:
-    return SinkTask(options, COLUMNS, identity, task).run([[values]])
+    return SinkTask(options, COLUMNS, identity, task).run([batch_of(values)])
 
 
 def wait_partitions(options: SinkOptions, count: int) -> None:
@@ -118,7 +120,7 @@ def test_many_tasks_can_enter_the_ledger_simultaneously(servers, options):
 
 def test_rows_keep_the_order_in_which_they_came(servers, options):
     numbers = [0, 10, 9, 100, 2, 50, 8, 7]
-    SinkTask(options, KEYED, WriteIdentity(name(), 0, 1), 0).run([keyed(numbers)])
+    SinkTask(options, KEYED, WriteIdentity(name(), 0, 1), 0).run([batch_of(*keyed(numbers))])
     assert values_by_key(servers, options) == {
         b"key %d" % rest: [b"%05d" % n for n in numbers if n % 7 == rest] for rest in {n % 7 for n in numbers}
     }
@@ -129,11 +131,11 @@ def test_rows_are_in_the_order_of_their_column_however_they_came(servers, option
     identity = WriteIdentity(name(), 0, 1)
     columns = [*keyed(range(40)), list(range(40))]
     for chunk in (columns, [column[::-1] for column in columns]):
-        SinkTask(options, by_offset, identity, 0).run([chunk])
+        SinkTask(options, by_offset, identity, 0).run([batch_of(*chunk)])
     assert values_by_key(servers, options) == {
         b"key %d" % rest: [b"%05d" % n for n in range(rest, 40, 7)] for rest in range(7)
     }
-    assert SinkTask(options, by_offset, identity, 0).run([columns]).rows == {options.topic: 40}
+    assert SinkTask(options, by_offset, identity, 0).run([batch_of(*columns)]).rows == {options.topic: 40}
 
 
 def test_a_null_order_comes_first_and_a_null_time_is_that_of_the_batch(servers, options):
@@ -141,7 +143,7 @@ def test_a_null_order_comes_first_and_a_null_time_is_that_of_the_batch(servers, 
     chunk = [[b"k"] * 4, [b"a", b"b", b"c", b"d"], [5, None, -3, None], [7_000, None, 1_700_000_000_000_000, -2_000]]
     identity = WriteIdentity(name(), 0, 1)
     before = time.time_ns() // 1_000_000
-    SinkTask(options, columns, identity, 0).run([chunk])
+    SinkTask(options, columns, identity, 0).run([batch_of(*chunk)])
     records = read_all(servers, str(options.topic))
     assert [record.value for record in records] == [b"b", b"d", b"c", b"a"]
     assert before - 10_000 < records[0].timestamp < before + 10_000
@@ -155,7 +157,7 @@ def test_a_null_time_is_recognized_when_a_task_comes_back_in_another_order(serve
     small = made_options(servers, str(options.topic), batchRecords="1")
     run_until(small, identity, 0, chunk, sent=64, columns=columns)
     assert 0 < len(read_all(servers, str(options.topic))) < 300
-    SinkTask(options, columns, identity, 0).run([[column[150:] + column[:150] for column in chunk]])
+    SinkTask(options, columns, identity, 0).run([batch_of(*(column[150:] + column[:150] for column in chunk))])
     assert len(read_all(servers, str(options.topic))) == 300
 
 
@@ -176,7 +178,7 @@ def run_until(
     options: SinkOptions,
     identity: WriteIdentity,
     task: int,
-    values: Sequence[bytes] | Chunk,
+    values: Sequence[bytes] | Sequence[Sequence[object]],
     sent: int,
     columns: SinkColumns = COLUMNS,
 ) -> None:
@@ -193,7 +195,7 @@ def run_until(
 
     appender.append = dying  # type: ignore[method-assign]
     with pytest.raises(DiedError):
-        found.run([[values] if columns is COLUMNS else values])
+        found.run([batch_of(values) if columns is COLUMNS else batch_of(*values)])
 
 
 def test_a_batch_continues_after_the_death_of_its_driver_and_writes_nothing_twice(servers, options):
@@ -223,7 +225,7 @@ def test_a_repeated_task_whose_rows_come_in_another_order_writes_the_rest_of_the
     run_until(small, again, 0, second, sent=64, columns=KEYED)
     assert before < len(read_all(servers, str(options.topic))) < 3005
     for chunk in (second, first, second):
-        found = SinkTask(options, KEYED, again, 0).run([chunk])
+        found = SinkTask(options, KEYED, again, 0).run([batch_of(*chunk)])
         assert found == Written({options.topic: 3000}, is_replay=True)
     by_key = values_by_key(servers, options)
     by_key.pop(None)
@@ -238,7 +240,7 @@ def test_a_lost_order_of_a_key_is_reported(servers, options):
         made_options(servers, str(options.topic), batchRecords="1"), identity, 0, keyed(range(0, 700, 7)), 64, KEYED
     )
     with pytest.warns(RaftMQSparkWarning, match="in neither order"):
-        SinkTask(options, KEYED, identity, 0).run([keyed(range(693, -1, -7))])
+        SinkTask(options, KEYED, identity, 0).run([batch_of(*keyed(range(693, -1, -7)))])
     assert len(read_all(servers, str(options.topic))) == 100
 
 
@@ -335,13 +337,13 @@ def test_a_batch_keeps_the_partitions_of_topics_that_its_rows_name(
     columns = replace(KEYED, topic=2, width=3)
     identity = WriteIdentity(name(), 0, 1)
     chunk = [*keyed(range(100)), [target] * 100]
-    SinkTask(found, columns, identity, 0).run([chunk])
+    SinkTask(found, columns, identity, 0).run([batch_of(*chunk)])
     admin.add_partitions(target, 5)
     wait_partitions(made_options(servers, target), 5)
     for attempt in (1, 2):
-        SinkTask(found, columns, WriteIdentity(identity.name, 0, attempt), 0).run([chunk])
+        SinkTask(found, columns, WriteIdentity(identity.name, 0, attempt), 0).run([batch_of(*chunk)])
     assert len(read_all(servers, target)) == 100
-    SinkTask(found, columns, WriteIdentity(identity.name, 0, 2), 1).run([chunk])
+    SinkTask(found, columns, WriteIdentity(identity.name, 0, 2), 1).run([batch_of(*chunk)])
     assert {record.partition for record in read_all(servers, target)} == {0, 1}
 
 
@@ -375,6 +377,23 @@ def test_a_batch_is_finished_with_other_tasks(servers, options):
     check_once(servers, options, rows(0, 3105))
 
 
+def test_a_batch_that_an_earlier_version_began_is_finished_by_reading_back(servers, options, monkeypatch):
+    """Until 2026-11-27 the ledger had version 2, and other digests."""
+    small = made_options(servers, str(options.topic), batchRecords="10")
+    identity = WriteIdentity(name(), 7, 1)
+    with monkeypatch.context() as earlier:
+        earlier.setattr("raftmq.spark.sink_task.LOG_DIGESTS", ROW_DIGESTS)
+        digest = LogSorter.digest
+        earlier.setattr(LogSorter, "digest", lambda sorter: digest(sorter)[:8] + bytes(32))
+        run(small, identity, 0, rows(0, 500))
+        run_until(small, identity, 1, rows(500, 3000), sent=64)
+    assert 500 < len(read_all(servers, str(options.topic))) < 3000
+    again = WriteIdentity(identity.name, 7, 2)
+    for task, bounds in ((1, (500, 3000)), (0, (0, 500)), (1, (500, 3000))):
+        assert run(options, again, task, rows(*bounds)).is_replay
+    check_once(servers, options, rows(0, 3000))
+
+
 def test_rows_that_a_second_run_makes_differently_are_written_beside_those_of_the_first(servers, options):
     identity = WriteIdentity(name(), 0, 1)
     run(options, identity, 0, rows(0, 10))
@@ -406,7 +425,9 @@ def test_a_write_to_a_queue_topic_cannot_be_finished(servers, topic, admin: sync
     admin.create_topic(target, partitions=1, replication_factor=1, kind="queue")
     columns = QueueColumns(0, None, None, None, None, None, None, None, 1)
     with pytest.raises(InvalidOptionError, match="log topics"):
-        SinkTask(made_options(servers, target), columns, finishing(WriteIdentity(name(), 0, 1), 1), 0).run([[[b"v"]]])
+        SinkTask(made_options(servers, target), columns, finishing(WriteIdentity(name(), 0, 1), 1), 0).run(
+            [batch_of([b"v"])]
+        )
     admin.delete_topic(target)
 
 
@@ -418,8 +439,8 @@ def test_at_least_once_writes_the_rows_in_each_run(servers, options):
 
 
 def test_nothing_is_written_when_reading_the_rows_fails(servers, options):
-    def failing() -> Iterator[Chunk]:
-        yield [rows(0, 1000)]
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield batch_of(rows(0, 1000))
         raise DiedError
 
     with pytest.raises(DiedError):

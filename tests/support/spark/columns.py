@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 
 @dataclass
@@ -23,3 +26,12 @@ class Column:
 def fields(ddl: str) -> list[Column]:
     """Return the columns of a text such as "value string, key binary"."""
     return [Column(*column.split(" ")) for column in ddl.split(", ")]
+
+
+def batch_of(*columns: Sequence[object]) -> pa.RecordBatch:
+    """Return columns as Spark passes them. Bytes are binary."""
+    arrays = [
+        pa.array(column) if any(cell is not None for cell in column) else pa.array(column, pa.binary())
+        for column in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=[f"column {number}" for number in range(len(columns))])
