@@ -16,7 +16,7 @@ from raftmq.spark.options import ClientOptions, OptionReader, read_client_option
 BATCH_RECORDS: Final = 5000
 """With records of 100 bytes this gives the SDK's usual batch of 512 KiB."""
 SORT_MEMORY_BYTES: Final = 64 * settings.MIB
-"""Memory for one task's rows. Python objects use a Spark task's memory overhead, which is at least 384 MiB."""
+"""Memory for the rows of one task, which is part of a Spark task's memory overhead of at least 384 MiB."""
 DELIVERY_TIMEOUT_MS: Final = 120_000
 REPLAY_TIMEOUT_MS: Final = 120_000
 WRITER_NAME_BYTES_MAX: Final = 200
@@ -50,7 +50,7 @@ class SinkOptions:
     timestamp_column: str | None
     """The column of the records' timestamps. None: the time of writing."""
     order_column: str | None
-    """The column that orders the rows of one task and partition. None: they are ordered by their bytes."""
+    """The column that orders the rows of one task and partition. None: they keep the order in which they came."""
 
 
 def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
