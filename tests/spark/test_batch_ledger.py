@@ -361,7 +361,7 @@ def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, run
 
 
 def test_a_batch_whose_tasks_claimed_digests_of_another_version_begins_a_generation():
-    """The digests cannot be compared, so the new tasks read back what the old ones wrote."""
+    """The digests cannot be compared, so the new tasks read back the rows of the old ones."""
     stamps = Stamps()
     old, new = WriteIdentity("q", 0, 1), WriteIdentity("q", 0, 2, version=LOG_DIGESTS)
     digest = bytes(40)

@@ -72,7 +72,7 @@ def builder_of(names: Sequence[str], found: SinkOptions, record_bytes_max: int =
 
 
 class Result(NamedTuple):
-    """What a task writes: the batches of each partition, and the digest of its rows."""
+    """The output of a task: the batches of each partition, and the digest of its rows."""
 
     batches: dict[tuple[str, int], list[bytes]]
     digest: bytes
