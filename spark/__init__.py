@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from raftmq.spark.lag import PartitionLag, QueryLag
     from raftmq.spark.lag_listener import LagListener
     from raftmq.spark.registration import register
+    from raftmq.spark.settling import reject, release
 
-__all__ = ["LagListener", "PartitionLag", "QueryLag", "register"]
+__all__ = ["LagListener", "PartitionLag", "QueryLag", "register", "reject", "release"]
 
 _HOMES: Final = {
     "LagListener": "raftmq.spark.lag_listener",
     "PartitionLag": "raftmq.spark.lag",
     "QueryLag": "raftmq.spark.lag",
     "register": "raftmq.spark.registration",
+    "reject": "raftmq.spark.settling",
+    "release": "raftmq.spark.settling",
 }
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 from raftmq.batch_header import CODEC_NONE, BatchFormatError
 from raftmq.client.codec.queue_batch import decompress_body
+from raftmq.client.queue.lease_token import LeaseToken
 from raftmq.client.queue.views import state_name
 from raftmq.message_headers import decode_headers
 from raftmq.proto import queue_pb2 as pb
@@ -29,7 +30,7 @@ def browsed_batches(pages: Iterable[Page], browsed: Browsed, schema: pa.Schema) 
 
 
 def _values(page: Page, browsed: Browsed) -> Cells:
-    return [_value(page, at, browsed) for at in range(len(page.statuses))]
+    return [_value(page, at, browsed) for at in range(len(page.block.sequences))]
 
 
 def _value(page: Page, at: int, browsed: Browsed) -> bytes | None:
@@ -49,7 +50,7 @@ def _value(page: Page, at: int, browsed: Browsed) -> bytes | None:
 
 def _headers(page: Page, _: Browsed) -> Cells:
     encoded = page.block.headers
-    return [None] * len(page.statuses) if encoded is None else list(map(_pairs, encoded))
+    return [None] * len(page.block.sequences) if encoded is None else list(map(_pairs, encoded))
 
 
 def _pairs(encoded: bytes | None) -> list[dict[str, object]] | None:
@@ -67,6 +68,11 @@ def _texts(cells: Sequence[bytes | None] | None, count: int, missing: str | None
     return [missing if cell is None else cell.decode(errors="replace") for cell in cells]
 
 
+def _tokens(page: Page, browsed: Browsed) -> Cells:
+    pairs = zip(page.block.sequences, page.block.lease_numbers, strict=True)
+    return [str(LeaseToken(browsed.topic_id, browsed.partition, *pair)) for pair in pairs]
+
+
 def _due_times(page: Page, _: Browsed) -> Cells:
     return [None if s.state == pb.DEAD else micros(page.read_ms + s.due_in_ms) for s in page.statuses]
 
@@ -76,14 +82,15 @@ def _expiry_times(page: Page, _: Browsed) -> Cells:
 
 
 _BUILDERS: Final[Mapping[str, Builder]] = {
-    "topic": lambda page, browsed: [browsed.topic] * len(page.statuses),
-    "partition": lambda page, browsed: [browsed.partition] * len(page.statuses),
+    "topic": lambda page, browsed: [browsed.topic] * len(page.block.sequences),
+    "partition": lambda page, browsed: [browsed.partition] * len(page.block.sequences),
     "sequence": lambda page, _: page.block.sequences,
+    "token": lambda page, browsed: _tokens(page, browsed),
     "state": lambda page, _: [state_name(status.state) for status in page.statuses],
-    "tenant": lambda page, _: _texts(page.block.tenants, len(page.statuses), ""),
-    "key": lambda page, _: page.block.keys or [None] * len(page.statuses),
-    "id": lambda page, _: _texts(page.block.ids, len(page.statuses), None),
-    "priority": lambda page, _: page.block.priorities or [0] * len(page.statuses),
+    "tenant": lambda page, _: _texts(page.block.tenants, len(page.block.sequences), ""),
+    "key": lambda page, _: page.block.keys or [None] * len(page.block.sequences),
+    "id": lambda page, _: _texts(page.block.ids, len(page.block.sequences), None),
+    "priority": lambda page, _: page.block.priorities or [0] * len(page.block.sequences),
     "attempts": lambda page, _: page.block.attempts,
     "version": lambda page, _: [status.version for status in page.statuses],
     "enqueued_at": lambda page, _: list(map(micros, page.block.enqueued_ms)),
@@ -97,4 +104,4 @@ _BUILDERS: Final[Mapping[str, Builder]] = {
     "headers": _headers,
     "value": _values,
 }
-"""The cells of each column of `schema.BROWSE_COLUMNS`."""
+"""The cells of each column of `schema.BROWSE_COLUMNS` and `schema.LEASED_COLUMNS`. Those of leased messages need no status."""

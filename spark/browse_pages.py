@@ -106,7 +106,7 @@ async def _fetch(
     resolver: Resolver, browsed: Browsed, options: BrowseOptions, cursor: bytes, *, with_bodies: bool
 ) -> pb.BrowseResponse:
     timeout_seconds = options.client.request_timeout_ms / 1000
-    partition = await _locate(resolver, browsed, timeout_seconds)
+    partition = await locate(resolver, browsed, timeout_seconds)
     request = pb.BrowseRequest(
         metadata_revision=resolver.metadata_revision,
         topic_id=browsed.topic_id,
@@ -120,7 +120,7 @@ async def _fetch(
     return await call_leader(resolver, partition, BROWSE, request, _unchanged, timeout_seconds, is_read=True)
 
 
-async def _locate(resolver: Resolver, browsed: Browsed, timeout_seconds: float) -> QueuePartition:
+async def locate(resolver: Resolver, browsed: Browsed, timeout_seconds: float) -> QueuePartition:
     """Return the partition. Ask the cluster if this process knows another incarnation, which may be an earlier one."""
     info = await resolver.topic(browsed.topic, timeout_seconds, partition=browsed.partition)
     if info.topic_id != browsed.topic_id:

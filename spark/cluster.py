@@ -180,7 +180,8 @@ class Cluster:
         if found.kind != LOG_KIND:
             raise TopicKindMismatchError(
                 f"{topic!r} is a topic of kind {found.kind!r}, which has no offsets to subscribe to: look at the messages of a queue"
-                f' topic with spark.read and option("browse", "{topic}"), and work on them with raftmq.Worker or raftmq.Queue'
+                f' topic with spark.read and option("browse", "{topic}"), and work on them with spark.readStream and'
+                ' option("kind", "queue"), in a query without log topics'
             )
         return found
 

@@ -162,6 +162,11 @@ def read_client_options(reader: OptionReader) -> ClientOptions:
     )
 
 
+def kind_of(reader: OptionReader) -> str:
+    """Return the kind of the topics to subscribe to, ``log`` or ``queue``. Raises `InvalidOptionError`."""
+    return reader.choice("kind", "log", ("log", "queue"))
+
+
 def listed(text: str | None) -> tuple[str, ...] | None:
     """Return the names in a comma-separated text, or None when there are none."""
     return tuple(name.strip() for name in (text or "").split(",") if name.strip()) or None

@@ -65,6 +65,21 @@ BROWSE_COLUMNS: Final[Mapping[str, DataType]] = {
     "value": BinaryType(),
 }
 """The columns of messages. Those whose numbers have 32 bits without a sign are longs."""
+LEASED_COLUMNS: Final[Mapping[str, DataType]] = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "sequence": LongType(),
+    "token": StringType(),
+    "tenant": StringType(),
+    "key": BinaryType(),
+    "id": StringType(),
+    "priority": IntegerType(),
+    "attempts": LongType(),
+    "enqueued_at": TimestampType(),
+    HEADERS: HEADERS_TYPE,
+    "value": BinaryType(),
+}
+"""The columns of messages that a streaming query has leased. `token` names the lease."""
 
 
 def source_schema(
@@ -85,6 +100,11 @@ def source_schema(
 def browse_schema(columns: Sequence[str] | None) -> StructType:
     """Return the schema of a read of messages: `columns` in their order, or all columns. Raises as `source_schema`."""
     return _schema(list(columns or BROWSE_COLUMNS), BROWSE_COLUMNS)
+
+
+def leased_schema(columns: Sequence[str] | None) -> StructType:
+    """Return the schema of a stream of messages: `columns` in their order, or all columns. Raises as `source_schema`."""
+    return _schema(list(columns or LEASED_COLUMNS), LEASED_COLUMNS)
 
 
 def _schema(names: Sequence[str], known: Mapping[str, DataType]) -> StructType:

@@ -1,7 +1,7 @@
 """Define the data source that Spark knows as ``raftmq``, which turns options into readers and writers.
 
 Must stay light: Spark imports it in every planning process, through `pyspark_raftmq`. Modules that need gRPC or Arrow are therefore
-imported inside methods. An option (``browse``) and not the topic's kind chooses the columns of messages: Spark asks for the schema in a
+imported inside methods. Options (``browse``, ``kind``) and not the topic's kind choose the columns of messages: Spark asks for the schema in a
 process of its own, which would have to connect for it.
 
 ::
@@ -34,13 +34,15 @@ class RaftMQDataSource(DataSource):
         return "raftmq"
 
     def schema(self) -> StructType:
-        """Return the Kafka connector's columns, or those of messages with ``browse``, or those that the options name."""
-        from raftmq.spark.options import OptionReader, listed
-        from raftmq.spark.schema import browse_schema, source_schema
+        """Return the Kafka connector's columns, those of messages with ``browse`` or ``kind=queue``, or those that the options name."""
+        from raftmq.spark.options import OptionReader, kind_of, listed
+        from raftmq.spark.schema import browse_schema, leased_schema, source_schema
 
         reader = OptionReader(self.options)
         if reader.has("browse"):
             return browse_schema(listed(reader.text("columns")))
+        if kind_of(reader) == "queue":
+            return leased_schema(listed(reader.text("columns")))
         return source_schema(
             listed(reader.text("columns")),
             reader.boolean("includeHeaders", False),
@@ -73,16 +75,28 @@ class RaftMQDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names, here and below
         """Create the reader of ``spark.readStream``. The reader raises errors of the options, as `StreamReader` explains."""
         from raftmq.spark.errors import InvalidOptionError
+        from raftmq.spark.options import OptionReader, kind_of
         from raftmq.spark.readers import StreamReader
         from raftmq.spark.schema import check_schema
         from raftmq.spark.source_options import read_source_options
 
         try:
+            if kind_of(OptionReader(self.options)) == "queue":
+                return self._lease_reader(schema)
             options, _ = read_source_options(self.options, is_streaming=True)
             check_schema(schema)
         except InvalidOptionError as error:
             return StreamReader(error, schema)
         return StreamReader(options, schema)
+
+    def _lease_reader(self, schema: StructType) -> DataSourceStreamReader:
+        from raftmq.spark.lease_options import read_lease_options
+        from raftmq.spark.lease_reader import LeaseReader
+        from raftmq.spark.schema import LEASED_COLUMNS, check_schema
+
+        options, _ = read_lease_options(self.options)
+        check_schema(schema, LEASED_COLUMNS)
+        return LeaseReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the writer of ``df.write``. Raises `InvalidOptionError`."""

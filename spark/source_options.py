@@ -15,7 +15,7 @@ from typing import Final
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.offsets import INITIAL_KEY, TOPIC_ID_KEY
-from raftmq.spark.options import KAFKA_PREFIX, ClientOptions, OptionReader, listed, read_client_options
+from raftmq.spark.options import KAFKA_PREFIX, ClientOptions, OptionReader, kind_of, listed, read_client_options
 from raftmq.types import TopicPartition
 
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
@@ -118,6 +118,10 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         InvalidOptionError: an option is missing, malformed, refused or contradicts another.
     """
     reader = OptionReader(options)
+    if kind_of(reader) == "queue":
+        raise InvalidOptionError(
+            "kind=queue is for spark.readStream, which leases messages: look at those of a queue topic with the option browse"
+        )
     rows_max = reader.integer("maxOffsetsPerTrigger")
     rows_min = reader.integer("minOffsetsPerTrigger")
     if rows_max is not None and rows_min is not None and rows_min > rows_max:
@@ -169,8 +173,8 @@ def _subscription(reader: OptionReader) -> Subscription:
     subscribe, pattern, assign = (reader.text(name) for name in ("subscribe", "subscribePattern", "assign"))
     if reader.has("browse"):
         raise InvalidOptionError(
-            "browse shows the messages that a queue topic has now, which spark.read does. There is no stream of them: work on a"
-            " queue topic with raftmq.Worker or raftmq.Queue"
+            "browse shows the messages that a queue topic has now, which spark.read does. A stream leases and settles them: give"
+            " subscribe and kind=queue instead"
         )
     if sum(text is not None for text in (subscribe, pattern, assign)) != 1:
         raise InvalidOptionError("give one of subscribe, subscribePattern and assign, or browse for queue topics")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from raftmq import sync
 from raftmq.spark.browse_options import read_browse_options
-from raftmq.spark.schema import BROWSE_COLUMNS
+from raftmq.spark.lease_options import OPTIONS_OF_LOGS, read_lease_options
+from raftmq.spark.schema import BROWSE_COLUMNS, LEASED_COLUMNS
 from raftmq.spark.sink_queue_columns import QueueColumns
 
+from tests.spark.conftest import HAS_ADMISSION_CONTROL
 from tests.support.spark.model_brokers import model_brokers
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs/guides/spark-queues.md").read_text()
@@ -74,6 +76,22 @@ def test_the_programs_fill_a_queue_and_query_its_backlog(
     assert timedelta(0) <= waiting < timedelta(hours=1)
 
 
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="before Spark 4.2 the query needs another trigger")
+@pytest.mark.long
+def test_the_program_works_on_the_messages(
+    spark: Any, jobs: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], checkpoint: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["program", jobs, checkpoint])
+    exec(compile(programs()["fill.py"], "fill.py", "exec"), {})
+    with sync.Queue("jobs", bootstrap_servers=jobs) as queue:
+        queue.put(b"mail carl@busy.example", id="mail-4")
+        exec(compile(programs()["mails.py"], "mails.py", "exec"), {})
+        left = {message.id: (message.state, message.error) for message in queue.browse()}
+    assert left == {"mail-3": ("dead", "no such address"), "mail-4": ("delayed", "busy")}
+    printed = [line for line in capfd.readouterr().out.splitlines() if line.startswith("sent")]
+    assert printed == ["sent mail ann@example.com attempt 1", "sent mail bob@example.com attempt 1"]
+
+
 def names_in_first_column(text: str) -> list[str]:
     return [name for row in re.findall(r"^\| (`[^|]*)\|", text, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]
 
@@ -84,12 +102,21 @@ def test_the_guide_lists_exactly_the_options_of_a_browse() -> None:
     assert sorted(names_in_first_column(section("Options of a browse"))) == sorted(options)
 
 
-def test_every_column_of_messages_is_in_the_guide_with_its_type() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section("Columns of messages"), re.MULTILINE))
-    expected = {name: kind.simpleString().replace("bigint", "long") for name, kind in BROWSE_COLUMNS.items()}
+def test_the_guide_lists_exactly_the_options_of_a_stream() -> None:
+    reader = read_lease_options({"bootstrap.servers": "a:1", "subscribe": "q", "kind": "queue"})[1]
+    refused = {"browse", "subscribePattern", "assign", "maxOffsetsPerTrigger", *OPTIONS_OF_LOGS}
+    assert sorted(names_in_first_column(section("Options of a stream"))) == sorted(set(reader.asked) - refused)
+
+
+@pytest.mark.parametrize(
+    ("title", "columns"), [("Columns of messages", BROWSE_COLUMNS), ("Columns of leased messages", LEASED_COLUMNS)]
+)
+def test_every_column_of_messages_is_in_the_guide_with_its_type(title: str, columns: Mapping[str, Any]) -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section(title), re.MULTILINE))
+    expected = {name: kind.simpleString().replace("bigint", "long") for name, kind in columns.items()}
     types = {name: text.replace("&lt;", "<").replace("&gt;", ">") for name, text in rows.items()}
     types["headers"] = types["headers"].replace("key ", "key:").replace("value ", "value:").replace(", ", ",")
-    assert list(rows) == list(BROWSE_COLUMNS)
+    assert list(rows) == list(columns)
     assert types == expected
 
 

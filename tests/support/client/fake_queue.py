@@ -513,8 +513,9 @@ class FakeQueueService(rpc.QueueServicer):
             and request.state in (pb.ANY_STATE, m.state(now))
             and _is_below(m.tenant, request.tenant.encode())
             and (not request.id or m.id == request.id.encode())
+            and (not request.is_single or m.sequence == request.sequence)
         ]
-        page = found[: request.limit]
+        page = found[: request.limit or len(found)]
         if not page:
             return pb.BrowseResponse()
         statuses = [
