@@ -1,4 +1,4 @@
-"""The rendered chart is what it promises to be, with every set of values: golden files, read as Kubernetes reads them."""
+"""The rendered chart keeps its promises with every set of values: tests read the golden files as Kubernetes reads them."""
 
 from __future__ import annotations
 

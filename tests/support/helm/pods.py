@@ -81,7 +81,7 @@ class Pods:
     def _popen(
         self, specification: Object, line: list[str], variables: dict[str, str], output: Any, volume: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        assert line[:2] == ["tini", "--"]  # it would survive here what ends a container
+        assert line[:2] == ["tini", "--"]  # here it would survive a kill that ends a container
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         return subprocess.Popen(
             ["unshare", "--mount", "sh", "-ec", _ENTER, "sh", *self._mounts(specification, volume), "--", *line[2:]],
