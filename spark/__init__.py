@@ -9,17 +9,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from raftmq.spark.history import read_history
+    from raftmq.spark.jobs.archive_table import read_archive
     from raftmq.spark.lag import PartitionLag, QueryLag
     from raftmq.spark.lag_listener import LagListener
     from raftmq.spark.registration import register
     from raftmq.spark.settling import reject, release
 
-__all__ = ["LagListener", "PartitionLag", "QueryLag", "register", "reject", "release"]
+__all__ = [
+    "LagListener",
+    "PartitionLag",
+    "QueryLag",
+    "read_archive",
+    "read_history",
+    "register",
+    "reject",
+    "release",
+]
 
 _HOMES: Final = {
     "LagListener": "raftmq.spark.lag_listener",
     "PartitionLag": "raftmq.spark.lag",
     "QueryLag": "raftmq.spark.lag",
+    "read_archive": "raftmq.spark.jobs.archive_table",
+    "read_history": "raftmq.spark.history",
     "register": "raftmq.spark.registration",
     "reject": "raftmq.spark.settling",
     "release": "raftmq.spark.settling",

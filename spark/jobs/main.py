@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SESSION_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.adaptive.enabled": "true"}
 REPLAY_TASKS = 8
+KEEP_HOURS = 168
 SOURCE_OPTIONS = (
     "bootstrap.servers",
     "kafka.bootstrap.servers",
@@ -77,9 +78,9 @@ def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
     # imported here, so that a job loads only its own modules, and --help nothing of Spark
     match found.job:
         case "archive":
-            from raftmq.spark.jobs.archive import ArchiveSettings, archive
+            from raftmq.spark.jobs.archive import ArchiveSettings, archive, default_checkpoint
 
-            checkpoint = found.checkpoint or f"{found.to.rstrip('/')}/checkpoint"
+            checkpoint = found.checkpoint or default_checkpoint(spark, found.to)
             settings = ArchiveSettings(
                 servers=found.bootstrap_servers,
                 topics=names_of(found.topics),
@@ -90,9 +91,9 @@ def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
             )
             return archive(spark, settings, stop)
         case "compact":
-            from raftmq.spark.jobs.archive import compact
+            from raftmq.spark.jobs.compact import HOUR_MS, compact
 
-            return compact(spark, found.archive, stop, found.small_mib << 20)
+            return compact(spark, found.archive, stop, found.small_mib << 20, kept_ms=found.keep_hours * HOUR_MS)
         case "replay":
             from raftmq.spark.jobs.replay import ReplaySettings, replay
 
@@ -137,14 +138,14 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m raftmq.spark", description="Jobs over RaftMQ topics, run by Spark.")
     jobs = whole.add_subparsers(dest="job", required=True)
 
-    archive = _job(jobs, "archive", "store topics as Parquet files, each record once")
+    archive = _job(jobs, "archive", "store topics as a Delta table, each record once")
     _servers(archive)
     _topics(archive)
     archive.add_argument(
         "--to", required=True, metavar="FOLDER", help="folder of the archive, on any file system of Spark"
     )
     archive.add_argument(
-        "--checkpoint", metavar="FOLDER", help="checkpoint folder (default: checkpoint/ in the archive)"
+        "--checkpoint", metavar="FOLDER", help="checkpoint folder (default: _checkpoint/ in the archive)"
     )
     _continuous(archive)
 
@@ -152,6 +153,13 @@ def parser() -> argparse.ArgumentParser:
     _archive(compact)
     compact.add_argument(
         "--small-mib", type=_count, default=128, metavar="MIB", help="merge smaller entries (default: 128)"
+    )
+    compact.add_argument(
+        "--keep-hours",
+        type=_count,
+        default=KEEP_HOURS,
+        metavar="HOURS",
+        help=f"keep merged files this long for readers that still use them (default: {KEEP_HOURS})",
     )
 
     replay = _job(jobs, "replay", "write an archive back to topics")

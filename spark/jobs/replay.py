@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.jobs.archive_table import ArchiveTable
+from raftmq.spark.jobs.entries import Entry
 from raftmq.spark.jobs.folder import Folder
-from raftmq.spark.jobs.manifest import Entry, Manifest, read_archive
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, Stop, check_topics, say
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _plan(spark: SparkSession, folder: Folder, settings: ReplaySettings) -> Plan
     """Return the plan in the checkpoint, or a new one."""
     text = folder.read(PLAN)
     if text is None:
-        plan = Plan(f"replay-{uuid4()}", settings.tasks, Manifest(spark, settings.archive).entries())
+        plan = Plan(f"replay-{uuid4()}", settings.tasks, ArchiveTable(spark, settings.archive).entries())
         if not plan.entries:
             raise InvalidOptionError(f"there is no archive in {settings.archive}")
         folder.write(PLAN, json.dumps(asdict(plan)))
@@ -86,7 +87,9 @@ def _plan(spark: SparkSession, folder: Folder, settings: ReplaySettings) -> Plan
 
 
 def _write(spark: SparkSession, settings: ReplaySettings, plan: Plan, number: int) -> None:
-    rows = read_archive(spark, settings.archive, [plan.entries[number]])
+    rows = ArchiveTable(spark, settings.archive).rows_of([plan.entries[number]])
+    if rows is None:
+        raise ValueError("an entry without records has no files to write")
     columns = ["key", "value", "headers", "topic", "timestamp", "offset"]
     if settings.keeps_partitions:
         columns.append("partition")

@@ -18,12 +18,15 @@ from typing import Any
 
 import pytest
 from raftmq import sync
+from raftmq.spark import read_archive
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs import main
-from raftmq.spark.jobs.archive import ArchiveSettings, archive, compact
+from raftmq.spark.jobs.archive import ArchiveSettings, archive
+from raftmq.spark.jobs.archive_table import ArchiveTable
 from raftmq.spark.jobs.audit import AuditSettings, audit
+from raftmq.spark.jobs.compact import compact
+from raftmq.spark.jobs.entries import Entry
 from raftmq.spark.jobs.folder import Folder
-from raftmq.spark.jobs.manifest import Manifest, read_archive
 from raftmq.spark.jobs.mirror import MirrorSettings, mirror
 from raftmq.spark.jobs.replay import DONE, ReplaySettings, replay
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, open_session
@@ -54,25 +57,33 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
     expected = content(read_all(servers, source))
     assert len(expected) == 100
     assert archived(spark, folder) == expected
-    manifest = Manifest(spark, str(folder))
-    assert [entry.records for entry in manifest.entries() if entry.records] == [40, 60]
+    assert [entry.records for entry in entries(spark, folder)] == [40, 60]
 
-    # imitate a job that died after it wrote a batch's data and before it wrote the manifest
-    last = manifest.entries()[-1]
-    (folder / "manifest" / f"{last.name}.json").unlink()
-    for name in (str(last.first), f".{last.first}.crc"):
+    # imitate a job that died after it wrote a batch's data and before it committed them
+    last = ArchiveTable(spark, str(folder))
+    (folder / "_delta_log" / f"{last.table.version:020d}.json").unlink()
+    batch = last.entries()[-1].last
+    for name in (str(batch), f".{batch}.crc"):
         (folder / "checkpoint" / "commits" / name).unlink()
     with pytest.raises(InvalidOptionError):  # a query with another checkpoint must not continue the archive
         archive(spark, replace(settings, checkpoint=str(tmp_path / "other")), Stop())
     assert archive(spark, settings, Stop()) == EXIT_OK
     assert archived(spark, folder) == expected
+    # imitate a job that died after the commit and before Spark recorded the batch
+    version = ArchiveTable(spark, str(folder)).table.version
+    for name in (str(batch), f".{batch}.crc"):
+        (folder / "checkpoint" / "commits" / name).unlink()
+    assert archive(spark, settings, Stop()) == EXIT_OK
+    assert ArchiveTable(spark, str(folder)).table.version == version
 
-    assert compact(spark, str(folder), Stop()) == EXIT_OK
-    assert len(manifest.entries()) == 1
+    assert compact(spark, str(folder), Stop(), kept_ms=0) == EXIT_OK
+    assert len(entries(spark, folder)) == 1
     assert archived(spark, folder) == expected
     assert len(list((folder / "data").iterdir())) > 1  # readers may still use the old data
     assert compact(spark, str(folder), Stop()) == EXIT_OK
-    assert len(manifest.entries()) == 1
+    assert len(list((folder / "data").iterdir())) > 1  # not for long enough
+    assert compact(spark, str(folder), Stop(), kept_ms=0) == EXIT_OK
+    assert len(entries(spark, folder)) == 1
     assert len(list((folder / "data").iterdir())) == 1
     assert archived(spark, folder) == expected
 
@@ -93,6 +104,10 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
         == EXIT_STOPPED
     )
     assert len(read_all(servers, target)) == 100
+
+
+def entries(spark: Spark, folder: Path) -> list[Entry]:
+    return ArchiveTable(spark, str(folder)).entries()
 
 
 def report(output: str) -> dict[str, Any]:
@@ -198,10 +213,21 @@ def test_a_small_file_that_is_replaced_always_exists(spark: Spark, tmp_path: Pat
         assert folder.read("done.json") == str(number)
         assert folder.names() == ["done.json"]
     assert missing == [False] * 3
-    folder._is_local = False
+    folder._is_local = False  # as on HDFS
     folder.write("other.json", "0")
     folder.write("other.json", "1")
     assert (folder.read("other.json"), folder.names()) == ("1", ["done.json", "other.json"])
+
+
+@pytest.mark.parametrize("kind", ["local", "HDFS", "object store"])
+def test_a_file_is_created_by_one_of_its_writers(spark: Spark, tmp_path: Path, kind: str) -> None:
+    """The classes for HDFS and object stores run on a local disk here."""
+    folder = Folder(spark, str(tmp_path))
+    folder._is_local, folder._is_object_store = kind == "local", kind == "object store"
+    assert folder.create("1.json", "a")
+    assert not folder.create("1.json", "b")
+    assert folder.read("1.json") == "a"
+    assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".crc")] == ["1.json"]
 
 
 def test_a_job_that_is_asked_to_stop_cancels_what_spark_is_doing(spark: Spark):

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from raftmq import sync
 from raftmq.spark.jobs.archive import ArchiveSettings, archive
-from raftmq.spark.jobs.manifest import DATA, MANIFEST
+from raftmq.spark.jobs.compact import compact
+from raftmq.spark.jobs.delta_log import LOG
+from raftmq.spark.jobs.entries import DATA
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_VIOLATION, Stop
 
 from tests.spark.conftest import HAS_ADMISSION_CONTROL
@@ -32,20 +34,28 @@ def filled(topic: Callable[..., str], producer: sync.Producer) -> str:
 
 
 def names(folder: Path) -> set[str]:
-    """Return the names of manifest entries or of data, which consist of the first and the last batch."""
-    paths = folder.iterdir() if folder.exists() else ()
-    found = (re.fullmatch(r"(?:batches=)?(\d+-\d+)(?:\.json)?", path.name) for path in paths)
-    return {match[1] for match in found if match}
+    """Return the names of data folders."""
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
-def half_written(folder: Path) -> set[str]:
-    """Return data that the manifest does not list: a job is writing them, or a dead job left them."""
-    return names(folder / DATA) - names(folder / MANIFEST)
+def commits(archive: Path) -> list[str]:
+    """Return the commits of the archive's log."""
+    return [path.read_text() for path in sorted((archive / LOG).glob("[0-9]*.json"))]
+
+
+def committed(archive: Path) -> set[str]:
+    """Return the data folders that a commit names."""
+    return set(re.findall(r"data/(batches-[^/]+)/", "".join(commits(archive))))
+
+
+def half_written(archive: Path) -> set[str]:
+    """Return data that no commit names: a job is writing them, or a dead job left them."""
+    return names(archive / DATA) - committed(archive)
 
 
 def is_amid(folder: Path, batches: int, known: set[str]) -> bool:
     """Return whether the job has finished this many batches and is writing another one."""
-    return len(names(folder / MANIFEST)) >= batches and not half_written(folder) <= known
+    return len(commits(folder)) >= batches and not half_written(folder) <= known
 
 
 def has_written(written: Callable[[], int], least: int) -> bool:
@@ -62,11 +72,16 @@ def test_a_killed_archive_continues_and_archives_each_record_once(
     for batches in (1, 4):
         known = half_written(folder)
         job.kill_when(partial(is_amid, folder, batches, known))
-        assert len(names(folder / MANIFEST)) < COUNT / 60
+        assert len(commits(folder)) < COUNT / 60
     code, _ = job.run()
     assert code == EXIT_OK
     assert archived(spark, folder) == content(read_all(servers, filled))
+    assert len(committed(folder)) == len(commits(folder))  # no batch was added twice
+    left = half_written(folder)
+    assert left
+    assert compact(spark, str(folder), Stop(), kept_ms=0) == EXIT_OK
     assert half_written(folder) == set()
+    assert archived(spark, folder) == content(read_all(servers, filled))
 
 
 @pytest.fixture
@@ -95,12 +110,14 @@ def test_a_killed_compaction_keeps_each_record_once(
     job = Job(tmp_path, "compact", "--archive", str(folder))
     job.kill_when(lambda: bool(half_written(folder)))
     assert archived(spark, folder) == expected
-    job.kill_when(lambda: any(len(set(name.split("-"))) > 1 for name in names(folder / MANIFEST)))
+    job.kill_when(lambda: "OPTIMIZE" in commits(folder)[-1])
     assert archived(spark, folder) == expected
     code, _ = job.run()
     assert code == EXIT_OK
     assert archived(spark, folder) == expected
-    assert len(names(folder / DATA)) == len(names(folder / MANIFEST)) == 1
+    assert compact(spark, str(folder), Stop(), kept_ms=0) == EXIT_OK
+    assert archived(spark, folder) == expected
+    assert len(names(folder / DATA)) == 1
 
 
 def test_a_killed_replay_continues_and_writes_each_record_once(

@@ -13,10 +13,10 @@ from raftmq.client.admin.recovery import PartitionRecovery
 from raftmq.errors import BootstrapError, DeliveryTimeoutError, TopicKindMismatchError
 from raftmq.spark.errors import InvalidOptionError, RecordsLostError
 from raftmq.spark.jobs import main
-from raftmq.spark.jobs.archive import groups
 from raftmq.spark.jobs.audit import Findings, _check_recoveries, _offset_violations
+from raftmq.spark.jobs.entries import Entry, FolderName, groups, new_folder, parse_folder
 from raftmq.spark.jobs.main import parser
-from raftmq.spark.jobs.manifest import Entry, current, is_part
+from raftmq.spark.jobs.manifest import current
 from raftmq.spark.jobs.mirror import MirrorSettings, prepare_target
 from raftmq.spark.jobs.running import EXIT_USAGE, MESSAGE_CHARACTERS_MAX, check_topics, explain, names_of
 
@@ -33,19 +33,11 @@ def test_an_entry_that_another_one_covers_is_ignored():
     assert current(found) == [entry(0, 3), entry(4), entry(5, 9)]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("000000000002-000000000002", True),
-        ("000000000001-000000000005", False),  # the entry's own data
-        ("000000000001-000000000004", True),
-        ("000000000006-000000000006", False),  # a batch that is being written
-        ("000000000005-000000000006", False),
-        ("something", False),
-    ],
-)
-def test_only_data_that_an_entry_replaced_are_deleted(name, expected):
-    assert is_part(name, entry(1, 5)) is expected
+def test_the_name_of_a_data_folder_tells_its_batches_and_its_age():
+    assert parse_folder(new_folder(2, 5, 1700)) == FolderName(2, 5, 1700)
+    assert parse_folder(entry(2, 5).folder_name) == FolderName(2, 5, 0)  # an earlier release wrote it
+    assert new_folder(2, 5, 1700) != new_folder(2, 5, 1700)
+    assert parse_folder("something") is None
 
 
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(1, 40))

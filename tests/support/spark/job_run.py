@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from raftmq import Record, sync
-from raftmq.spark.jobs.manifest import read_archive
+from raftmq.spark import read_archive
 
 from tests.spark.conftest import SETTINGS, prepare_environment
 from tests.support.spark.sink_run import LOG_TAIL, kill_session
