@@ -25,7 +25,7 @@ OWN_OPTIONS: Final = (
     "includeHeaders",
     "includeAppendTime",
     "pushFilters",
-    *(f"{side}{what}" for side in ("starting", "ending") for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")),
+    *(f"{side}{kind}" for side in ("starting", "ending") for kind in ("Offsets", "Timestamp", "OffsetsByTimestamp")),
 )
 """Options of the source that `read_history` sets itself, or that an archive cannot serve."""
 

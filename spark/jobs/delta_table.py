@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from raftmq.spark.errors import InvalidOptionError
 
-Action = dict[str, Any]  # JSON: its values are what the protocol defines for each name
+Action = dict[str, Any]  # JSON: the protocol defines the values of each name
 READER_VERSION: Final = 1
 WRITER_VERSION: Final = 2
 """The lowest versions, which every reader knows. Our tables need no feature of the later ones."""
@@ -137,7 +137,7 @@ class Table:
             case "protocol":
                 check_protocol(value)
             case _:
-                pass  # what happened (commitInfo), and actions of features that the protocol's version excludes
+                pass  # the history (commitInfo), and actions of features that the protocol's version excludes
 
     def actions(self) -> list[Action]:
         """Return the actions that lead to this state, as a checkpoint has them."""
@@ -151,7 +151,7 @@ class Table:
 
 
 def protocol() -> Action:
-    """Return the action that says what readers and writers must know."""
+    """Return the action with the versions that readers and writers must know."""
     return {"protocol": {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}}
 
 

@@ -98,20 +98,19 @@ class Folder:
                 _checksum(hidden).unlink(missing_ok=True)
             return True
         target = self._path_of(self._path, name)
+        hidden_name = None if self._is_object_store else self._write_hidden(name, text.encode())
         try:
-            if self._is_object_store:
+            if hidden_name is None:
                 builder = self._files.createFile(target).recursive().overwrite(False)
                 _write(builder.opt(IF_NONE_EXISTS, "true").build(), text.encode())
             else:
-                hidden_name = self._write_hidden(name, text.encode())
-                self._renaming().rename(
-                    self._path_of(self._path, hidden_name), target, self._gateway.new_array(self._rename_option, 0)
-                )
+                source = self._path_of(self._path, hidden_name)
+                self._renaming().rename(source, target, self._gateway.new_array(self._rename_option, 0))
         except Exception:
             found = self.read(name)
             if found is None:
                 raise
-            if not self._is_object_store:
+            if hidden_name is not None:
                 self.delete(hidden_name)
             return found == text
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_a_shortened_log_is_read_from_its_checkpoint(spark: Spark, tmp_path: Pat
     log, table = DeltaLog(spark, str(tmp_path)), Table()
     for number in range(4):
         added = [*([] if number else begun()), file(str(number)).add(is_change=True)]
-        log.commit(table, "W", lambda _, added=added: added)
+        log.commit(table, "W", partial(lambda given, _: given, added))
         if number == 2:
             log.write_checkpoint(table)
             checkpoint = log.load()
