@@ -213,3 +213,18 @@ def test_topics_of_the_wrong_kind_and_triggers_that_cannot_settle_are_refused(
         run.start(trigger={"once": True}).awaitTermination(QUERY_SECONDS)
     with pytest.raises(Exception, match="startingOffsets is for log topics"):
         run.to_end(startingOffsets="earliest")
+
+
+@pytest.mark.long
+def test_a_continuous_query_takes_messages_as_they_become_ready(run: Run, queue: sync.Queue[bytes]) -> None:
+    query = run.start(trigger={"processingTime": "1 second"})
+    for number in range(3):
+        queue.put(b"%d" % number)
+        wait_until(lambda wanted=number: [b"%d" % wanted] in run.values())  # type: ignore[misc]
+    wait_until(lambda: not states(queue))
+    assert query.exception() is None
+    query.stop()
+    queue.put(b"after the stop")
+    # a poll that the stop interrupted may have leased it: then it is ready again a minute later
+    wait_until(lambda: run.to_end() == [[b"after the stop"]])
+    assert not states(queue)
