@@ -62,6 +62,8 @@ def read_history(spark: SparkSession, *, archive: str, topic: str, options: Mapp
                 f"{name} is not an option of read_history, which reads one topic from its beginning"
             )
     archived = ArchiveTable(spark, archive)
+    if archived.owner is None:
+        raise InvalidOptionError(f"there is no archive in {archive}: it would have data/ and _delta_log/")
     starts = _starts(archived, topic, options)
     live = (
         spark.read.format("raftmq")

@@ -100,10 +100,13 @@ async def _ask_leaders(
     """Return the messages of all leaders, and the failures of those that have none."""
     found: list[LeasedBlock] = []
     failures: list[RaftMQError] = []
+    loop = asyncio.get_running_loop()
+    # nothing renews the first leases before the last ones are here, and an ended one would come twice
+    ends_at = loop.time() + wanted.lease_ms / 1000 / 3
     for first_wait_ms in (0, wait_ms) if wait_ms else (0,):
         leaders, failures = _leaders_of(resolver, topics)
         asked_wait_ms = first_wait_ms
-        while leaders and not _is_full(found, wanted):
+        while leaders and not _is_full(found, wanted) and (not found or loop.time() < ends_at):
             left = wanted.messages_max - _count(found)
             asked = leaders[:left]
             share = wanted._replace(

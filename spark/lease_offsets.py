@@ -2,7 +2,7 @@
 
 A queue has no offsets. The end of a batch names the leases of its messages instead: the tokens with which they are settled. Spark logs it
 before the batch runs, so a batch that is run again has the same messages. Nobody else has these tokens, so two batches never have equal ends.
-The shape is ``{"@leases": 1, "jobs": {"0": "100+500,3#2", "topic_id": 3}}``. Must not import Spark or call the cluster.
+The shape is ``{"@leases": 1, "@cluster": "…", "jobs": {"0": "100+500,3#2", "topic_id": 3}}``. Must not import Spark or call the cluster.
 
 Invariants: equal leases are equal JSON, because Spark compares the texts. A text has about three bytes for each run of neighboring messages.
 """
@@ -19,10 +19,12 @@ from raftmq.spark.offsets import TOPIC_ID_KEY
 
 LEASES_KEY: Final = "@leases"
 """Marks the offsets of a query of queue topics. No topic can have this name."""
+CLUSTER_KEY: Final = "@cluster"
+"""Names the cluster whose messages these are: another one has the same topic ids."""
 _FORMAT: Final = 1
-_RUN: Final = re.compile(r"(\d+)(?:\+(\d+))?(?:#(\d+))?")
+_RUN: Final = re.compile(r"(-?\d+)(?:\+(\d+))?(?:#(\d+))?")
 
-LeasesJson = dict[str, "int | dict[str, int | str]"]
+LeasesJson = dict[str, "int | str | dict[str, int | str]"]
 
 
 class LeaseRun(NamedTuple):
@@ -46,6 +48,7 @@ class BatchLeases:
     """Hold the leases of one batch's messages."""
 
     runs: Mapping[PartitionName, tuple[LeaseRun, ...]]
+    cluster_id: str = ""
 
     @property
     def count(self) -> int:
@@ -55,6 +58,8 @@ class BatchLeases:
     def to_json(self) -> LeasesJson:
         """Return the leases in the form that Spark keeps."""
         written: LeasesJson = {LEASES_KEY: _FORMAT}
+        if self.cluster_id:
+            written[CLUSTER_KEY] = self.cluster_id
         for (topic, topic_id), names in groupby(sorted(self.runs), key=lambda name: (name.topic, name.topic_id)):
             partitions: dict[str, int | str] = {str(name.partition): _text_of(self.runs[name]) for name in names}
             written[topic] = partitions | {TOPIC_ID_KEY: topic_id}
@@ -73,7 +78,7 @@ def leases_from_json(written: Mapping[str, object]) -> BatchLeases:
         )
     runs: dict[PartitionName, tuple[LeaseRun, ...]] = {}
     for topic, partitions in written.items():
-        if topic == LEASES_KEY:
+        if topic in {LEASES_KEY, CLUSTER_KEY}:
             continue
         if not isinstance(partitions, Mapping):
             raise ValueError(f"{topic!r} in the offsets of a query has no leases: {partitions!r}")  # noqa: TRY004
@@ -81,7 +86,7 @@ def leases_from_json(written: Mapping[str, object]) -> BatchLeases:
         for partition, text in partitions.items():
             if partition != TOPIC_ID_KEY:
                 runs[PartitionName(topic, topic_id, int(partition))] = tuple(_runs_of(str(text)))
-    return BatchLeases(runs)
+    return BatchLeases(runs, str(written.get(CLUSTER_KEY, "")))
 
 
 def joined_runs(tokens: Iterable[tuple[int, int]]) -> tuple[LeaseRun, ...]:

@@ -26,7 +26,7 @@ from raftmq.client.connection.resolver import TopicInfo
 from raftmq.errors import RaftMQError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.cluster import Cluster
-from raftmq.spark.errors import RaftMQSparkWarning
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.lease_calls import LeasedBlock, Wanted, count_states, find_topics, lease_ready, settle
 from raftmq.spark.lease_offsets import NO_LEASES, BatchLeases, LeaseRun, PartitionName, joined_runs
 from raftmq.spark.lease_options import LeaseOptions
@@ -117,7 +117,7 @@ class LeasePlan:
         blocks = self._cluster.run(lambda: self._lease(messages_max))
         if not blocks:
             return start
-        leases = _leases_of(blocks)
+        leases = _leases_of(blocks, self._cluster.resolver.cluster_id)
         if self._left is not None:
             self._left -= leases.count
         self._keep(_Batch(leases, blocks, self._clock() + self._options.batch_ms_max / 1000), self._first_lease_ms)
@@ -134,6 +134,7 @@ class LeasePlan:
                 batch.end()
             batch = _Batch(end, [], self._clock() + self._options.batch_ms_max / 1000)
         if not batch.is_logged:
+            self._check_cluster(end)
             batch.is_logged = True
             self._cluster.run(lambda: self._renew(batch.leases, self._options.lease_ms))
             self._keep(batch, self._options.lease_ms)
@@ -148,6 +149,7 @@ class LeasePlan:
         """
         if end == self._settled:
             return
+        self._check_cluster(end)
         self._cluster.run(lambda: settle(self._cluster.resolver, end.runs, pb.ACCEPT, None, self._timeout_seconds))
         self._settled = end
         if self._batch is not None and self._batch.leases == end:
@@ -176,6 +178,17 @@ class LeasePlan:
             with suppress(RaftMQError):  # their leases end by themselves
                 self._cluster.run(
                     lambda: settle(self._cluster.resolver, batch.leases.runs, pb.RELEASE, detail, self._timeout_seconds)
+                )
+
+    def _check_cluster(self, leases: BatchLeases) -> None:
+        """Raise `InvalidOptionError` for the leases of another cluster, whose topics and tokens have the same numbers."""
+        if leases.cluster_id:
+            self._cluster.run(self._topics)  # the cluster's id is known after an answer
+            known = self._cluster.resolver.cluster_id
+            if known != leases.cluster_id:
+                raise InvalidOptionError(
+                    f"the checkpoint is that of a query of cluster {leases.cluster_id}, and bootstrap.servers are of cluster {known}:"
+                    " use another checkpoint"
                 )
 
     # ---------------------------------------------------------------------------------------------------- on the loop
@@ -212,8 +225,8 @@ class LeasePlan:
             await asyncio.sleep(pause)
             if self._clock() >= batch.renewed_until:
                 text = (
-                    f"raftmq: a batch takes longer than maxBatchTime, and the leases of its {batch.leases.count} messages are not"
-                    " renewed any more"
+                    f"raftmq: a batch and the wait for the next trigger take longer than maxBatchTime, and the leases of its"
+                    f" {batch.leases.count} messages are not renewed any more: they come again"
                 )
                 warnings.warn(text, RaftMQSparkWarning, stacklevel=2)
                 return
@@ -224,11 +237,11 @@ class LeasePlan:
                 pause = lease_ms / 1000 * RETRIED_AT
 
 
-def _leases_of(blocks: list[LeasedBlock]) -> BatchLeases:
+def _leases_of(blocks: list[LeasedBlock], cluster_id: str) -> BatchLeases:
     tokens: dict[PartitionName, list[tuple[int, int]]] = {}
     for block in blocks:
         tokens.setdefault(block.name, []).extend(block.tokens)
-    return BatchLeases({name: joined_runs(found) for name, found in tokens.items()})
+    return BatchLeases({name: joined_runs(found) for name, found in tokens.items()}, cluster_id)
 
 
 def _shares_of(blocks: list[LeasedBlock]) -> list[LeasedShare]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
+from raftmq.errors import UnknownTopicError
 from raftmq.message_block import unpack_block
 from raftmq.spark.browse_pages import Browsed, Page
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
@@ -143,12 +144,17 @@ def _read_again(options: LeaseOptions, share: LeasedShare) -> Iterator[Page]:
     found = 0
     for at in range(0, len(tokens), READS_MAX):
         some = tokens[at : at + READS_MAX]
-        for block in cluster.run(partial(read_leased, cluster.resolver, share.name, some, timeout_seconds)):
+        try:
+            blocks = cluster.run(partial(read_leased, cluster.resolver, share.name, some, timeout_seconds))
+        except UnknownTopicError:
+            break  # deleted, and so are its messages
+        for block in blocks:
             found += 1
             yield Page(block, (), 0)
     if found < len(tokens):
         text = (
             f"raftmq: a batch is run again with {found} of its {len(tokens)} messages of {share.name.topic}/{share.name.partition}: the"
-            " others were released or rejected by the first run, or their leases have ended, and then they come again in a later batch"
+            " others were released or rejected by the first run, or their topic was deleted, or their leases have ended, and then they"
+            " come again in a later batch"
         )
         warnings.warn(text, RaftMQSparkWarning, stacklevel=2)

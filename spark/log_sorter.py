@@ -49,7 +49,7 @@ class Run(Protocol):
 
 
 class MemoryRun:
-    """Hold a run in memory."""
+    """Hold a run in memory. Its blocks are small, because a merge joins those that overlap."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         encoded = pc.run_end_encode(rows.column(PLACE))
@@ -64,7 +64,9 @@ class MemoryRun:
         """Return the rows of a place, in order."""
         if place in self.bounds:
             start, end = self.bounds[place]
-            yield self.rows.slice(start, end - start)
+            step = max(1, self.rows.num_rows * BLOCK_BYTES // max(self.rows.nbytes, 1))
+            for at in range(start, end, step):
+                yield self.rows.slice(at, min(step, end - at))
 
 
 class FileRun:

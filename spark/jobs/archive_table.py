@@ -82,7 +82,8 @@ class ArchiveTable:
         """
         if not self.table.exists:
             return self._old_entries
-        return [_entry(folder, self.owner or "", files) for folder, files in sorted(self._folders().items())]
+        found = [_entry(folder, self.owner or "", files) for folder, files in self._folders().items()]
+        return sorted(found, key=lambda entry: (entry.first, entry.last))
 
     @property
     def owner(self) -> str | None:
@@ -196,7 +197,7 @@ class ArchiveTable:
         replaced = [path for path in self.table.files if _folder_of(path) in parts]
 
         def decide(table: Table) -> list[Action]:
-            if any(path not in table.files for path in replaced):
+            if {_folder_of(path) for path in replaced if path in table.files} != parts:
                 raise InvalidOptionError("another compaction of the archive is running: wait for its end")
             removed = [table.files[path].remove(now_ms()) for path in replaced]
             return [*removed, *(file.add(is_change=False) for file in files)]

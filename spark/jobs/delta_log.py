@@ -60,14 +60,28 @@ class DeltaLog:
                 if data is None:
                     continue  # a compaction has shortened the log
                 table.apply(checkpoints[-1], read_checkpoint(data))
-            self.refresh(table)
+            self._apply_next(table)
             commits = _numbers(_COMMIT, names)
             if not commits or table.version >= commits[-1]:
                 return table
         raise RuntimeError(f"{self._place} has neither all commits nor a checkpoint that replaces the missing ones")
 
     def refresh(self, table: Table) -> None:
-        """Apply the commits that were added since `table` was read."""
+        """Apply the commits that were added since `table` was read.
+
+        After a long time some of them may be deleted. Then the state comes from the checkpoint that replaces them.
+        """
+        for _ in range(LOADS_MAX):
+            self._apply_next(table)
+            names = self._folder.names()
+            newest = max([*_numbers(_COMMIT, names), *_numbers(_CHECKPOINT, names)], default=-1)
+            if newest <= table.version:
+                return
+            if _commit_name(table.version + 1) not in names:
+                table.become(self.load())
+        raise RuntimeError(f"{self._place} has commits faster than they can be read")
+
+    def _apply_next(self, table: Table) -> None:
         while (text := self._folder.read(_commit_name(table.version + 1))) is not None:
             table.apply(table.version + 1, map(json.loads, text.splitlines()))
 

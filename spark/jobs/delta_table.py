@@ -109,6 +109,11 @@ class Table:
                 self._apply(name, value)
         self.version = version
 
+    def become(self, newer: Table) -> None:
+        """Take the state of another table."""
+        self.version, self.files, self.removed = newer.version, newer.files, newer.removed
+        self.transactions, self.metadata = newer.transactions, newer.metadata
+
     def _apply(self, name: str, value: Action) -> None:
         match name:
             case "add":

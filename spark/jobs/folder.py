@@ -90,12 +90,14 @@ class Folder:
         if self._is_local:
             hidden = self._local(self._write_hidden(name, text.encode()))
             try:
+                _flush(hidden)
                 os.link(hidden, self._local(name))
             except FileExistsError:
                 return False
             finally:
                 hidden.unlink()
                 _checksum(hidden).unlink(missing_ok=True)
+            _flush(hidden.parent)
             return True
         target = self._path_of(self._path, name)
         hidden_name = None if self._is_object_store else self._write_hidden(name, text.encode())
@@ -128,7 +130,9 @@ class Folder:
             source, target = self._local(source_name), self._local(target_name)
             for path in (source, target):
                 _checksum(path).unlink(missing_ok=True)
+            _flush(source)
             source.replace(target)
+            _flush(target.parent)
             return
         options = self._gateway.new_array(self._rename_option, 1)
         options[0] = self._rename_option.OVERWRITE
@@ -152,10 +156,18 @@ class Folder:
 
 
 def _write(stream: Any, data: bytes) -> None:  # noqa: ANN401 - an object of the JVM
+    """Write a file. After a failure it stays open, because object stores show the part of a file that is closed."""
+    stream.write(bytearray(data))
+    stream.close()
+
+
+def _flush(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        stream.write(bytearray(data))
+        os.fsync(descriptor)
     finally:
-        stream.close()
+        os.close(descriptor)
 
 
 def _checksum(path: Path) -> Path:

@@ -97,8 +97,8 @@ def test_what_cannot_be_browsed_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("subscribe", "TopicKindMismatchError.*work on them with raftmq.Worker"),
-        ("browse", "InvalidOptionError.*work on a queue topic with raftmq.Worker"),
+        ("subscribe", "TopicKindMismatchError.*work on them with spark.readStream"),
+        ("browse", "InvalidOptionError.*give subscribe and kind=queue instead"),
     ],
 )
 def test_a_stream_of_a_queue_topic_is_refused_with_the_way_to_work_on_it(

@@ -98,3 +98,21 @@ def test_a_shortened_log_is_read_from_its_checkpoint(spark: Spark, tmp_path: Pat
     assert log.shorten(checkpoint, 1_000_001) == 2  # not the commit of the checkpoint and later ones
     assert log.load() == table
     assert json.loads((folder / "_last_checkpoint").read_text())["version"] == 2
+
+
+def test_a_program_that_waited_longer_than_commits_are_kept_goes_on_after_the_checkpoint(
+    spark: Spark, tmp_path: Path
+) -> None:
+    log = DeltaLog(spark, str(tmp_path))
+    waiting = log.load()
+    log.commit(waiting, "W", lambda _: [*begun(), file("0").add(is_change=True)])
+    other = log.load()
+    for name in ("1", "2", "3"):
+        log.commit(other, "W", partial(lambda name, _: [file(name).add(is_change=True)], name))
+    log.write_checkpoint(other)
+    for path in (tmp_path / "_delta_log").iterdir():
+        os.utime(path, (1000, 1000))
+    log.shorten(other, 1_000_001)
+    log.commit(waiting, "W", lambda _: [file("4").add(is_change=True)])
+    assert waiting.version == 4
+    assert set(log.load().files) == set("01234")

@@ -73,3 +73,9 @@ def test_another_checkpoint_is_refused(written: dict[str, object]) -> None:
 def test_a_new_query_has_leased_nothing() -> None:
     assert NO_LEASES.to_json() == {"@leases": 1}
     assert leases_from_json(NO_LEASES.to_json()).count == 0
+
+
+def test_a_message_that_was_leased_twice_in_a_batch_has_both_tokens() -> None:
+    leases = BatchLeases({PartitionName("jobs", 3, 0): joined_runs([(5, 1), (5, 2), (6, 2)])}, "c-1")
+    assert leases.to_json()["@cluster"] == "c-1"
+    assert leases_from_json(leases.to_json()) == leases

@@ -12,6 +12,7 @@ from raftmq.errors import TopicKindMismatchError, UnknownTopicError
 from raftmq.message_block import unpack_block
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.cluster import Cluster
+from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.lease_calls import read_leased
 from raftmq.spark.lease_offsets import NO_LEASES, BatchLeases
 from raftmq.spark.lease_options import read_lease_options
@@ -183,3 +184,15 @@ async def test_counts_by_state_are_shown(brokers: FakeCluster, cluster: Cluster)
     await plan.next_end(NO_LEASES, 2)
     counts = await plan.call(lambda found: found.counts())
     assert counts == {"q": pb.StateCounts(leased=2)}
+
+
+async def test_the_checkpoint_of_another_cluster_is_refused(brokers: FakeCluster, cluster: Cluster) -> None:
+    await put(brokers, b"a")
+    plan = Plan(brokers, cluster)
+    end = await plan.next_end(NO_LEASES)
+    assert end.cluster_id == cluster.resolver.cluster_id
+    foreign = BatchLeases(end.runs, "another")
+    with pytest.raises(InvalidOptionError, match="the checkpoint is that of a query of cluster another"):
+        await plan.next_end(foreign)
+    with pytest.raises(InvalidOptionError, match="use another checkpoint"):
+        await Plan(brokers, cluster).call(lambda found: found.shares(NO_LEASES, foreign))
