@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -839,8 +840,9 @@ def test_bodies_above_the_installed_position_are_not_in_the_file(store: LmdbLogS
 def test_the_writer_rests_after_each_block_but_the_last(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between its blocks the event loop runs alone. The duration of a block is one second here."""
     seconds, rests = iter(range(100)), []
-    monkeypatch.setattr("raftmq.storage.lmdb_state_file.time.perf_counter", lambda: next(seconds))
-    monkeypatch.setattr("raftmq.storage.lmdb_state_file.time.sleep", rests.append)
+    # only for this module: other threads of the process have the real time
+    clock = SimpleNamespace(perf_counter=lambda: next(seconds), sleep=rests.append)
+    monkeypatch.setattr("raftmq.storage.lmdb_state_file.time", clock)
     write(store, 8, *((b"%05d" % number, b"") for number in range(1300)))
     assert rests == [1, 1]
     write(store, 8, *((b"%05d" % number, None) for number in range(512)))
