@@ -16,9 +16,11 @@ from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.queue.leader_call import call_leader, whole_ms
+from raftmq.client.queue.queue_calls import QueueCalls
+from raftmq.client.queue.topic import QueueTopic
 from raftmq.errors import NoLeaderError, ProtocolError, RaftMQError, TopicKindMismatchError, UnknownTopicError
 from raftmq.message_block import MessageBlock, unpack_block
-from raftmq.methods import ACK, BROWSE, QUEUE_POLL, QUEUE_STATS
+from raftmq.methods import ACK, BROWSE, QUEUE_POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.browse_pages import Browsed, locate
 from raftmq.spark.lease_offsets import LeaseRun, PartitionName, portions
@@ -268,42 +270,16 @@ async def read_leased(
     return [block for block in found if block is not None]
 
 
-async def count_states(
-    resolver: Resolver, topics: Mapping[str, TopicInfo], timeout_seconds: float
-) -> dict[str, pb.StateCounts]:
-    """Return the number of messages in each state, by topic. Raises as `call_leader`."""
-    counts: dict[str, pb.StateCounts] = {}
-    for name, info in topics.items():
-        answers = await asyncio.gather(
-            *(_counts_of(resolver, name, info, number, timeout_seconds) for number in range(info.partition_count))
+async def count_states(resolver: Resolver, names: Sequence[str], timeout_seconds: float) -> dict[str, pb.StateCounts]:
+    """Return the number of messages in each state, by topic. Raises as `QueueCalls.stats`."""
+    calls = [QueueCalls(resolver, QueueTopic(resolver, name, timeout_seconds), timeout_seconds) for name in names]
+    found = await asyncio.gather(*(one.stats(0) for one in calls))
+    return {
+        name: pb.StateCounts(
+            ready=stats.ready, delayed=stats.delayed, leased=stats.leased, dead=stats.dead, blocked=stats.blocked
         )
-        counts[name] = pb.StateCounts(
-            ready=sum(one.ready for one in answers),
-            delayed=sum(one.delayed for one in answers),
-            leased=sum(one.leased for one in answers),
-            dead=sum(one.dead for one in answers),
-            blocked=sum(one.blocked for one in answers),
-        )
-    return counts
-
-
-async def _counts_of(
-    resolver: Resolver, name: str, info: TopicInfo, number: int, timeout_seconds: float
-) -> pb.StateCounts:
-    partition = await locate(resolver, Browsed(name, info.topic_id, number), timeout_seconds)
-    request = pb.QueueStatsRequest(
-        metadata_revision=resolver.metadata_revision, topic_id=info.topic_id, partitions=[number]
-    )
-
-    def read(answer: pb.QueueStatsResponse) -> pb.StateCounts:
-        if len(answer.partitions) != 1:
-            raise ProtocolError(f"the broker answered for {len(answer.partitions)} partitions instead of 1")
-        (found,) = answer.partitions
-        if found.HasField("error"):
-            raise error_from_detail(found.error, f"partition {number}")
-        return found.counts
-
-    return await call_leader(resolver, partition, QUEUE_STATS, request, read, timeout_seconds, is_read=True)
+        for name, stats in zip(names, found, strict=True)
+    }
 
 
 def _unchanged(answer: T) -> T:

@@ -201,7 +201,7 @@ class LeasePlan:
         return await find_topics(self._cluster.resolver, self._options.topics, self._timeout_seconds)
 
     async def _count(self) -> Mapping[str, pb.StateCounts]:
-        return await count_states(self._cluster.resolver, await self._topics(), self._timeout_seconds)
+        return await count_states(self._cluster.resolver, list(await self._topics()), self._timeout_seconds)
 
     async def _lease(self, messages_max: int) -> list[LeasedBlock]:
         options = self._options
