@@ -164,7 +164,9 @@ class LmdbFile(ABC):
         """Return the space as of the last transaction. The caller holds the gate."""
         used = self._used
         if used is None or used[0] != last:  # another thread may count at the same time, and replace `self._used`
-            used = self._used = (last, self._used_pages() * int(self.environment.stat()["psize"]))
+            # LMDB names a transaction as the last one a moment before readers see it, so the count is filed under what it saw
+            seen, pages = self._count_pages()
+            used = self._used = (seen, pages * int(self.environment.stat()["psize"]))
         try:
             found = self.path.stat()
         except FileNotFoundError as error:
@@ -193,10 +195,15 @@ class LmdbFile(ABC):
 
     def _used_pages(self) -> int:
         """Count the pages in use, without the two meta pages and those of the free list."""
+        return self._count_pages()[1]
+
+    def _count_pages(self) -> tuple[int, int]:
+        """Return the last transaction that a reader sees, and the pages in use as of then."""
         environment = self.environment
         with environment.begin() as transaction:
+            seen = int(transaction.id())
             stats = [environment.stat(), *(transaction.stat(table) for table in self._handles())]
-        return sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
+        return seen, sum(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats)
 
     def map_fraction(self) -> float:
         """Return the fraction of the map that the file's pages fill, free pages included."""

@@ -238,7 +238,7 @@ def test_a_file_is_counted_again_only_after_a_write_or_a_replacement(
 
         monkeypatch.setattr(owner, name, read)
 
-    counted(LmdbFile, "_used_pages")
+    counted(LmdbFile, "_count_pages")
     counted(lmdb_replica.LmdbReplica, "_first_index")
 
     def look() -> tuple[int, bool, list[str]]:
@@ -247,7 +247,7 @@ def test_a_file_is_counted_again_only_after_a_write_or_a_replacement(
         return space.used_bytes, has_rows, list(reads)
 
     used, _, first_reads = look()
-    assert first_reads == ["_used_pages", "_first_index"]
+    assert first_reads == ["_count_pages", "_first_index"]
     assert look() == (used, False, []), "nothing was written"
 
     truncate(store, entries[29])
@@ -260,4 +260,18 @@ def test_a_file_is_counted_again_only_after_a_write_or_a_replacement(
 
     store.close(KEY)
     store.open(KEY)
-    assert look()[2] == ["_used_pages", "_first_index"], "another open file was never counted"
+    assert look()[2] == ["_count_pages", "_first_index"], "another open file was never counted"
+
+
+def test_a_count_during_a_commit_does_not_pass_for_one_after_it(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a commit ends, LMDB already names its transaction, but a reader still sees the one before."""
+    entries = LogBuilder().many(40, b"x" * 8_000)
+    append(store, *entries)
+    truncate(store, entries[29])
+    before = store.space(KEY).used_bytes
+    last = LmdbFile._last_transaction
+    with monkeypatch.context() as during_the_commit:
+        during_the_commit.setattr(LmdbFile, "_last_transaction", lambda file: last(file) + 1)
+        assert store.space(KEY).used_bytes == before
+    delete_rows(store)
+    assert store.space(KEY).used_bytes < before
