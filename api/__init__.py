@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from raftmq.client.admin.move_descriptions import PartitionMove as PartitionMove
     from raftmq.client.admin.move_descriptions import RebalancePlan as RebalancePlan
     from raftmq.client.admin.move_descriptions import ReplicationChange as ReplicationChange
+    from raftmq.client.admin.move_descriptions import StuckReplica as StuckReplica
     from raftmq.client.admin.producer_names import ForgottenNames as ForgottenNames
     from raftmq.client.admin.producer_names import ProducerNameDescription as ProducerNameDescription
     from raftmq.client.admin.recovery import LostPartition as LostPartition
@@ -129,6 +130,7 @@ _HOMES = {
     "PartitionMove": "raftmq.client.admin.move_descriptions",
     "RebalancePlan": "raftmq.client.admin.move_descriptions",
     "ReplicationChange": "raftmq.client.admin.move_descriptions",
+    "StuckReplica": "raftmq.client.admin.move_descriptions",
     "OffsetAndTimestamp": "raftmq.client.connection.time_search",
     "OffsetChange": "raftmq.client.admin.group_admin",
     "Outcome": "raftmq.errors",
@@ -215,6 +217,7 @@ __all__ = [
     "ReplicationChange",
     "Retry",
     "ScheduleDescription",
+    "StuckReplica",
     "TopicDescription",
     "TopicPartition",
     "Transformer",

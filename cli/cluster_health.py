@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.output import counted
+from raftmq.cli.placement.moves_text import stuck_of
 
 if TYPE_CHECKING:
     from raftmq.client.admin.cluster_health import BrokerHealth, PartitionNames
@@ -50,6 +51,7 @@ def _problems(cluster: ClusterDescription) -> Iterator[Problem]:
         if health.metadata_voters_behind:
             brokers = ", ".join(map(str, health.metadata_voters_behind))
             yield Problem(f"the metadata replica on broker {brokers} is behind", is_outage=False)
+        yield from (Problem(sentence, is_outage=False) for sentence in stuck_of(health.stuck, health.stuck_count))
     for broker in cluster.brokers:
         yield from _problems_of_broker(broker)
 

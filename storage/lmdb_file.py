@@ -164,7 +164,7 @@ class LmdbFile(ABC):
         """Return the space as of the last transaction. The caller holds the gate."""
         used = self._used
         if used is None or used[0] != last:  # another thread may count at the same time, and replace `self._used`
-            # LMDB names a transaction as the last one a moment before readers see it, so the count is filed under what it saw
+            # LMDB names a transaction as the last one a moment before readers see it, so the count is filed under the one that was read
             seen, pages = self._count_pages()
             used = self._used = (seen, pages * int(self.environment.stat()["psize"]))
         try:

@@ -91,14 +91,18 @@ class DescribeBrokerRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeBrokerResponse(_message.Message):
-    __slots__ = ("health", "led_group_ids", "metadata_voters_behind")
+    __slots__ = ("health", "led_group_ids", "metadata_voters_behind", "not_served", "without_progress")
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     LED_GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
     METADATA_VOTERS_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    NOT_SERVED_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     health: _queue_pb2.BrokerHealth
     led_group_ids: _containers.RepeatedScalarFieldContainer[int]
     metadata_voters_behind: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, health: _Optional[_Union[_queue_pb2.BrokerHealth, _Mapping]] = ..., led_group_ids: _Optional[_Iterable[int]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ...) -> None: ...
+    not_served: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    without_progress: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    def __init__(self, health: _Optional[_Union[_queue_pb2.BrokerHealth, _Mapping]] = ..., led_group_ids: _Optional[_Iterable[int]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ..., not_served: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., without_progress: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class WriteOffsetsRequest(_message.Message):
     __slots__ = ("metadata_revision", "group", "owner_epoch", "resets", "forget")

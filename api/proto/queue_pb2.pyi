@@ -1910,16 +1910,20 @@ class PartitionNames(_message.Message):
     def __init__(self, count: _Optional[int] = ..., first: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
 
 class ClusterHealth(_message.Message):
-    __slots__ = ("leaderless", "unknown", "metadata_voters_behind", "is_metadata_led")
+    __slots__ = ("leaderless", "unknown", "metadata_voters_behind", "is_metadata_led", "stuck", "stuck_count")
     LEADERLESS_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     METADATA_VOTERS_BEHIND_FIELD_NUMBER: _ClassVar[int]
     IS_METADATA_LED_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
+    STUCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     leaderless: PartitionNames
     unknown: PartitionNames
     metadata_voters_behind: _containers.RepeatedScalarFieldContainer[int]
     is_metadata_led: bool
-    def __init__(self, leaderless: _Optional[_Union[PartitionNames, _Mapping]] = ..., unknown: _Optional[_Union[PartitionNames, _Mapping]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ..., is_metadata_led: bool = ...) -> None: ...
+    stuck: _containers.RepeatedCompositeFieldContainer[StuckReplica]
+    stuck_count: int
+    def __init__(self, leaderless: _Optional[_Union[PartitionNames, _Mapping]] = ..., unknown: _Optional[_Union[PartitionNames, _Mapping]] = ..., metadata_voters_behind: _Optional[_Iterable[int]] = ..., is_metadata_led: bool = ..., stuck: _Optional[_Iterable[_Union[StuckReplica, _Mapping]]] = ..., stuck_count: _Optional[int] = ...) -> None: ...
 
 class BrokerHealth(_message.Message):
     __slots__ = ("not_ready", "under_replicated", "not_served", "quarantined", "warnings")
@@ -2234,7 +2238,7 @@ class DescribeMovesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeMovesResponse(_message.Message):
-    __slots__ = ("metadata_revision", "auto_balance", "moves_max", "bytes_per_second", "moves", "waiting_count", "rebuilding_count", "without_place", "without_place_count", "given_up")
+    __slots__ = ("metadata_revision", "auto_balance", "moves_max", "bytes_per_second", "moves", "waiting_count", "rebuilding_count", "without_place", "without_place_count", "given_up", "stuck", "stuck_count")
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     AUTO_BALANCE_FIELD_NUMBER: _ClassVar[int]
     MOVES_MAX_FIELD_NUMBER: _ClassVar[int]
@@ -2245,6 +2249,8 @@ class DescribeMovesResponse(_message.Message):
     WITHOUT_PLACE_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_PLACE_COUNT_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    STUCK_FIELD_NUMBER: _ClassVar[int]
+    STUCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     metadata_revision: int
     auto_balance: bool
     moves_max: int
@@ -2255,7 +2261,23 @@ class DescribeMovesResponse(_message.Message):
     without_place: _containers.RepeatedCompositeFieldContainer[PartitionName]
     without_place_count: int
     given_up: _containers.RepeatedCompositeFieldContainer[GivenUpMove]
-    def __init__(self, metadata_revision: _Optional[int] = ..., auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., waiting_count: _Optional[int] = ..., rebuilding_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., given_up: _Optional[_Iterable[_Union[GivenUpMove, _Mapping]]] = ...) -> None: ...
+    stuck: _containers.RepeatedCompositeFieldContainer[StuckReplica]
+    stuck_count: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., waiting_count: _Optional[int] = ..., rebuilding_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., given_up: _Optional[_Iterable[_Union[GivenUpMove, _Mapping]]] = ..., stuck: _Optional[_Iterable[_Union[StuckReplica, _Mapping]]] = ..., stuck_count: _Optional[int] = ...) -> None: ...
+
+class StuckReplica(_message.Message):
+    __slots__ = ("topic", "partition", "broker_id", "reason", "advice")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ADVICE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    broker_id: int
+    reason: str
+    advice: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., broker_id: _Optional[int] = ..., reason: _Optional[str] = ..., advice: _Optional[str] = ...) -> None: ...
 
 class GivenUpMove(_message.Message):
     __slots__ = ("topic", "partition", "to_broker_ids", "reason", "at_ms", "retry_at_ms", "count")

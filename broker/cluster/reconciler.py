@@ -36,6 +36,7 @@ from raftmq.broker.cluster.replacement_plan import (
     plan_replacements,
     wanted_partition,
 )
+from raftmq.broker.cluster.replication_health import ReplicationHealth
 from raftmq.broker.cluster.stuck_moves import StuckMoves, reason_of
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata import Metadata
@@ -58,6 +59,7 @@ class ReconcilerHost(DamageHost, Protocol):
     limits: Limits
     timing: Timing
     supervisor: Supervisor
+    replication: ReplicationHealth
 
     @property
     def metadata(self) -> Replica[Metadata]:
@@ -148,6 +150,7 @@ class Reconciler:
                 await self._replace_missing(metadata)
         with self._step():
             moved = self._maintain_partitions(metadata.state_machine)
+            self._host.replication.without_progress = moved.stuck
         with self._step():
             spared = await self.damage.confirm_spared(metadata.state_machine)
         with self._step():

@@ -7,6 +7,7 @@ The replica at its other end may be stopped or quarantined, or its disk may acce
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from raftmq.broker.cluster.damage_reports import ReportedDamage
@@ -61,6 +62,8 @@ class ReplicationHealth:
     def __init__(self, host: ReplicationHost, damage: ReportedDamage) -> None:
         self._host = host
         self._damage = damage
+        self.without_progress: Mapping[ReplicaKey, str] = {}
+        """New replicas of groups led here that have made no progress for long, with the reason. The reconciler replaces it in each round."""
 
     def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
         """Return the voters of a group led here that are connected, not reported as damaged, and not lagging."""

@@ -98,7 +98,7 @@ class GrpcServer:
         self.removal = NodeRemovalService(host, leader)
         self.feature_level = FeatureLevelService(host, leader)
         self.sizes = PartitionSizes(host, calls, self.health)
-        self.balancing = BalancingService(host, leader, calls, self.health, self.sizes)
+        self.balancing = BalancingService(host, leader, calls, self.health, cluster_health, self.sizes)
         self.placement = ReplicaPlacementService(host, locator, host.partitions, leader, calls)
         self.recovery = PartitionRecoveryService(host, locator, host.partitions, leader, calls, cluster_health)
         self.topology = TopologyService(host)

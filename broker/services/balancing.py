@@ -15,11 +15,13 @@ from raftmq.broker.cluster.layout import Layout, available_nodes, describe_layou
 from raftmq.broker.cluster.replacement_plan import wanted_partition
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.broker.services.move_messages import (
+    MOVES_MAX,
     existing_node,
     given_up_moves,
     is_replica_move,
@@ -27,6 +29,7 @@ from raftmq.broker.services.move_messages import (
     planned_moves,
     require_level,
     running_move,
+    stuck_messages,
 )
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.partition_sizes import PartitionSizes
@@ -52,12 +55,14 @@ class BalancingService:
         leader: MetadataLeader,
         calls: NodeCalls,
         health: HealthService,
+        cluster_health: ClusterHealth,
         sizes: PartitionSizes,
     ) -> None:
         self._host = host
         self.leader = leader
         self._calls = calls
         self._health = health
+        self._cluster_health = cluster_health
         self._partition_sizes = sizes
 
     @property
@@ -160,14 +165,14 @@ class BalancingService:
 
     @on_metadata_leader
     async def describe_moves(self, request: pb.DescribeMovesRequest, call: Call) -> pb.DescribeMovesResponse:
-        """Return the moves under way with the sizes of their partitions and the copied bytes, and the number of those that wait."""
+        """Return the moves under way with their sizes and copied bytes, the number of those that wait, and replicas that cannot come up."""
         metadata, balancing = self._metadata, self._metadata.balancing
         made = await self._made(
             self._layout(), is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas
         )
         unsettled = metadata.unsettled_partitions()
         moving = [one for one in unsettled if not any(gone.is_lost for gone in one.retiring)]
-        sizes = await self._sizes(moving, call)
+        sizes, stuck = await asyncio.gather(self._sizes(moving, call), self._cluster_health.stuck_replicas(call))
         moves = [running_move(metadata, partition) for partition in moving]
         for partition, move in zip(moving, moves, strict=True):
             move.bytes, move.copied_bytes = sizes.get((partition.topic_id, partition.partition), (0, 0))
@@ -182,6 +187,8 @@ class BalancingService:
             without_place=partition_names(metadata, made.without_place),
             without_place_count=len(made.without_place),
             given_up=given_up_moves(metadata, self._host.now_ms()),
+            stuck=stuck_messages(metadata, stuck[:MOVES_MAX]),
+            stuck_count=len(stuck),
         )
 
     def _growing_count(self) -> int:

@@ -7,19 +7,23 @@ that it leads it. A node that does not answer within `Timing.describe_seconds` i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.stuck_replicas import Evidence, StuckReplica, stuck_replicas, unfinished_partitions
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
+from raftmq.broker.services.move_messages import NAMED_MAX, stuck_messages
 from raftmq.broker.services.node_calls import NodeCalls, failed_part
 from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId
 
 _OTHERS_SHARE = 0.7
 """The part of the call's remaining time that is given to other nodes. The rest is for sending the answer."""
@@ -81,14 +85,41 @@ class ClusterHealth:
         led = {GroupId(group_id) for answer in answered.values() for group_id in answer.led_group_ids}
         behind = {node_id for answer in answered.values() for node_id in answer.metadata_voters_behind}
         leaderless, unknown = self._without_leader(led, set(answered))
+        machine = self._host.metadata.state_machine
+        stuck = list(stuck_replicas(machine, self._evidence(answered)))
         return GatheredHealth(
             pb.ClusterHealth(
                 leaderless=self._health.names(leaderless),
                 unknown=self._health.names(unknown),
                 metadata_voters_behind=sorted(behind),
                 is_metadata_led=METADATA_GROUP_ID in led,
+                stuck=stuck_messages(machine, stuck[:NAMED_MAX]),
+                stuck_count=len(stuck),
             ),
             {node_id: answer.health for node_id, answer in answered.items()},
+        )
+
+    async def stuck_replicas(self, call: Call) -> list[StuckReplica]:
+        """Return the new replicas that cannot come up now. Only the brokers that are concerned are asked."""
+        machine, call = self._host.metadata.state_machine, self.soon(call)
+        concerned = {NodeId(one.node_id) for part in unfinished_partitions(machine) for one in part.replicas}
+        connected = [node_id for node_id in sorted(concerned) if self._host.is_connected(node_id)]
+        answers = await asyncio.gather(*(self._ask_node(node_id, call) for node_id in connected))
+        answered = {node: answer for node, answer in zip(connected, answers, strict=True) if answer is not None}
+        return list(stuck_replicas(machine, self._evidence(answered)))
+
+    def _evidence(self, answered: Mapping[NodeId, peer_pb.DescribeBrokerResponse]) -> Evidence:
+        def leader_of(group_id: int) -> int:
+            group = GroupId(group_id)
+            return self._host.leadership.get(group).node_id if self._host.is_led(group) else NO_NODE
+
+        return Evidence(
+            lambda node_id: self._host.is_connected(NodeId(node_id)),
+            leader_of,
+            self._host.limits.partitions_max,
+            {node: answer.health.not_ready[0] for node, answer in answered.items() if answer.health.not_ready},
+            {_key(one): one.reason for answer in answered.values() for one in answer.not_served},
+            {_key(one): one.reason for answer in answered.values() for one in answer.without_progress},
         )
 
     async def unled_groups(self, call: Call) -> list[GroupId]:
@@ -127,3 +158,7 @@ class ClusterHealth:
         return replace(
             call, deadline=now + min(self._host.timing.describe_seconds, _OTHERS_SHARE * max(0.0, call.deadline - now))
         )
+
+
+def _key(report: peer_pb.ReplicaReport) -> ReplicaKey:
+    return ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.replication_health import copied_bytes
@@ -18,8 +19,11 @@ from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.ready import Role
+from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import METADATA_GROUP_ID, GroupId
 
+_REPORTED_MAX = 1000
+"""Replicas in each list of a node's description."""
 _WARNING_CHARACTERS_MAX = 500
 """The longest warning. A reason may contain a text of the operating system or of a library."""
 
@@ -86,6 +90,8 @@ class HealthService:
                 replica.group_id for replica in replicas if replica.role is Role.LEADER and not replica.is_closed
             ],
             metadata_voters_behind=host.replication.metadata_voters_behind(),
+            not_served=_reports((one.key, f"{one.reason}: {one.message}") for one in host.standing.not_served()),
+            without_progress=_reports(host.replication.without_progress.items()),
         )
 
     def names(self, group_ids: Iterable[GroupId]) -> pb.PartitionNames:
@@ -97,3 +103,10 @@ class HealthService:
         return pb.PartitionNames(
             count=len(named), first=[pb.PartitionName(topic=topic, partition=number) for topic, number in first]
         )
+
+
+def _reports(reasons: Iterable[tuple[ReplicaKey, str]]) -> list[peer_pb.ReplicaReport]:
+    return [
+        peer_pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:_WARNING_CHARACTERS_MAX])
+        for key, reason in islice(reasons, _REPORTED_MAX)
+    ]

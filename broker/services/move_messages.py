@@ -8,6 +8,7 @@ from typing import Final
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.balance_plan import Change, Reason
 from raftmq.broker.cluster.layout import barred_nodes, retry_at_ms
+from raftmq.broker.cluster.stuck_replicas import StuckReplica
 from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_nodes import DRAINING
@@ -119,6 +120,20 @@ def given_up_moves(metadata: Metadata, now_ms: int) -> list[pb.GivenUpMove]:
                 )
             )
     return moves
+
+
+def stuck_messages(metadata: Metadata, stuck: Iterable[StuckReplica]) -> list[pb.StuckReplica]:
+    """Return replicas that cannot come up as messages."""
+    return [
+        pb.StuckReplica(
+            topic=topic_name(metadata, one.partition),
+            partition=one.partition.partition,
+            broker_id=one.node_id,
+            reason=one.reason,
+            advice=one.advice,
+        )
+        for one in stuck
+    ]
 
 
 def _reason_of_running(metadata: Metadata, partition: PartitionView) -> pb.MoveReason:

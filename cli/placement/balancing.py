@@ -15,6 +15,7 @@ from raftmq.cli.output import Output, OutputOption, counted, print_json, print_t
 from raftmq.cli.placement.moves_text import (
     MOVE_COLUMNS,
     PLAN_COLUMNS,
+    STUCK_COLUMNS,
     activity_of,
     description_json,
     given_up_of,
@@ -24,6 +25,7 @@ from raftmq.cli.placement.moves_text import (
     partitions_json,
     plan_rows,
     settings_of,
+    stuck_rows,
     without_place_of,
 )
 from raftmq.cli.placement.options import DryRunOption, WaitOption
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 GIVEN_UP_SHOWN_MAX = 20
 """Moves that were given up and are printed for people; JSON has more."""
+STUCK_SHOWN_MAX = 20
+"""Replicas that cannot come up and are printed for people; JSON has more."""
 IDLE_LOOKS = 2
 """Consecutive looks without a move after which a rebalance is over. A single one may precede the first move."""
 
@@ -81,7 +85,10 @@ def moves(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show the partitions that move now, the number of those that wait, moves that were given up, and the settings for moves."""
+    """Show the partitions that move now, the number of those that wait, moves that were given up, and the settings for moves.
+
+    A new replica that cannot come up, for example because its broker is down, is shown with the reason and an advice.
+    """
     found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_moves())
     if output is Output.JSON:
         print_json(description_json(found))
@@ -95,6 +102,10 @@ def moves(
     print(settings_of(found.settings))
     if obstacle := without_place_of(found.without_place_count, found.without_place):
         print(f"warning: {obstacle}")
+    if found.stuck_count:
+        print(f"warning: {counted(found.stuck_count, 'new replica')} cannot come up:")
+        print()
+        print_table(STUCK_COLUMNS, stuck_rows(found.stuck[:STUCK_SHOWN_MAX]))
 
 
 @reported

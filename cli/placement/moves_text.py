@@ -16,11 +16,13 @@ if TYPE_CHECKING:
         GivenUpMove,
         MovesDescription,
         PartitionMove,
+        StuckReplica,
     )
     from raftmq.types import TopicPartition
 
 PLAN_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes")
 MOVE_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes", "copied bytes", "copied")
+STUCK_COLUMNS: Final = ("partition", "broker", "cannot come up because", "advice")
 UNKNOWN: Final = "?"
 _NAMED_MAX: Final = 10
 """Maximum number of partitions named for people; JSON has more."""
@@ -82,6 +84,26 @@ def given_up_of(move: GivenUpMove) -> str:
     until = dt.datetime.fromtimestamp(move.retry_at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     route = f"{move.topic}/{move.partition} to {brokers(move.to_broker_ids)}"
     return f"given up: {route}: {move.reason} (not planned again before {until})"
+
+
+def stuck_rows(stuck: Iterable[StuckReplica]) -> list[tuple[object, ...]]:
+    """Return the rows of replicas that cannot come up under `STUCK_COLUMNS`."""
+    return [(f"{one.topic}/{one.partition}", one.broker_id or "-", one.reason, one.advice) for one in stuck]
+
+
+def stuck_of(stuck: Iterable[StuckReplica], count: int) -> list[str]:
+    """Describe replicas that cannot come up, those with the same reason in one sentence."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for one in stuck:
+        names.setdefault((one.reason, one.advice), []).append(f"{one.topic}/{one.partition}")
+    sentences: list[str] = []
+    for (reason, advice), partitions in names.items():
+        more = len(partitions) - _NAMED_MAX
+        named = f"{', '.join(partitions[:_NAMED_MAX])}{f' and {more} more' if more > 0 else ''}"
+        replicas = counted(len(partitions), "new replica")
+        sentences.append(f"{replicas} ({named}) cannot come up: {reason}. Advice: {advice}")
+    unnamed = count - sum(map(len, names.values()))
+    return [*sentences, f"{counted(unnamed, 'further new replica')} cannot come up"] if unnamed > 0 else sentences
 
 
 def without_place_of(count: int, partitions: Sequence[TopicPartition]) -> str:
@@ -152,4 +174,6 @@ def description_json(moves: MovesDescription) -> dict[str, Json]:
         "without_place_count": moves.without_place_count,
         "without_place": partitions_json(moves.without_place),
         "given_up": [dataclasses.asdict(move) for move in moves.given_up],
+        "stuck": [dataclasses.asdict(one) for one in moves.stuck],
+        "stuck_count": moves.stuck_count,
     }

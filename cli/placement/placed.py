@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from raftmq.cli.output import counted
-from raftmq.cli.placement.moves_text import activity_of, brokers, given_up_of, without_place_of
+from raftmq.cli.placement.moves_text import activity_of, brokers, given_up_of, stuck_of, without_place_of
 from raftmq.cli.placement.waiting import Look, Progress
 
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
     from raftmq.client.admin.descriptions import PartitionDescription
-    from raftmq.client.admin.move_descriptions import MovesDescription
+    from raftmq.client.admin.move_descriptions import MovesDescription, StuckReplica
+
+_SENTENCES_MAX = 3
+"""Reasons in the message of a command whose work is stuck."""
 
 
 def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -> Look:
@@ -31,6 +34,7 @@ def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -
             total=len(wanted),
             sentence=f"in sync on {brokers(in_sync) or 'no broker that answers'}",
             is_over=is_there and not is_moving,
+            stuck=[one for one in moves.stuck if (one.topic, one.partition) == (topic, number)],
             given_up=next(
                 (given_up_of(one) for one in moves.given_up if (one.topic, one.partition) == (topic, number)), ""
             ),
@@ -51,12 +55,15 @@ def replicated_look(admin: Admin, topic: str, replication_factor: int) -> Look:
         )
         total = len(described.partitions)
         is_moving = any(move.topic == topic for move in moves.moves)
+        stuck = [one for one in moves.stuck if one.topic == topic]
         return _progress(
             moves,
             done=done,
             total=total,
             sentence=f"{done} of {counted(total, 'partition')} with {counted(replication_factor, 'replica')} in sync",
             is_over=done == total and not is_moving,
+            stuck=stuck,
+            is_stuck=bool(stuck) and len({one.partition for one in stuck}) >= total - done,
         )
 
     return look
@@ -67,16 +74,26 @@ def _in_sync(partition: PartitionDescription) -> tuple[int, ...]:
 
 
 def _progress(
-    moves: MovesDescription, *, done: int, total: int, sentence: str, is_over: bool, given_up: str = ""
+    moves: MovesDescription,
+    *,
+    done: int,
+    total: int,
+    sentence: str,
+    is_over: bool,
+    given_up: str = "",
+    stuck: Sequence[StuckReplica],
+    is_stuck: bool = False,
 ) -> Progress:
     obstacle = without_place_of(moves.without_place_count, moves.without_place)
+    waits = ", ".join(stuck_of(stuck, len(stuck))[:_SENTENCES_MAX])
     return Progress(
         done=done,
         total=total,
-        sentence=sentence if is_over else f"{sentence}, {activity_of(moves)}",
+        sentence=sentence if is_over else ", ".join(filter(None, (sentence, activity_of(moves), waits))),
         is_over=is_over,
-        is_idle=moves.is_idle and not moves.rebuilding_count,
-        obstacle=obstacle
+        is_idle=is_stuck or (moves.is_idle and not moves.rebuilding_count),
+        obstacle=waits
+        or obstacle
         or given_up
         or "the cluster plans no further move: look for a broker that is down in raftmq cluster status",
     )

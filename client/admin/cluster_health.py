@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftmq.client.admin.move_descriptions import StuckReplica, read_stuck
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
@@ -57,6 +58,10 @@ class ClusterHealth:
     """Brokers whose vote on metadata does not keep up."""
     is_metadata_led: bool
     """Whether one of these brokers leads the metadata."""
+    stuck: tuple[StuckReplica, ...] = ()
+    """The new replicas that cannot come up now, at most the first hundred."""
+    stuck_count: int = 0
+    """The number of all of them."""
 
 
 def read_state(state: pb.PartitionState) -> PartitionState:
@@ -80,6 +85,8 @@ def read_cluster_health(health: pb.ClusterHealth) -> ClusterHealth:
         unknown=_names(health.unknown),
         metadata_voters_behind=tuple(health.metadata_voters_behind),
         is_metadata_led=health.is_metadata_led,
+        stuck=read_stuck(health.stuck),
+        stuck_count=health.stuck_count,
     )
 
 

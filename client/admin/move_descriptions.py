@@ -128,6 +128,19 @@ class GivenUpMove:
 
 
 @dataclass(frozen=True, slots=True)
+class StuckReplica:
+    """A wanted replica that cannot come up now."""
+
+    topic: str
+    partition: int
+    broker_id: int | None
+    """The broker that is to hold it. None: no broker can take it, or the partition has no leader."""
+    reason: str
+    advice: str
+    """A sentence for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
 class MovesDescription:
     """The moves of the cluster, and their settings."""
 
@@ -146,6 +159,10 @@ class MovesDescription:
     """A description of the cluster with a lower revision is older than this answer."""
     given_up: tuple[GivenUpMove, ...] = ()
     """The moves that were given up, and that the cluster does not plan again for now."""
+    stuck: tuple[StuckReplica, ...] = ()
+    """The new replicas that cannot come up now, at most the first thousand."""
+    stuck_count: int = 0
+    """The number of all of them."""
 
     @property
     def is_idle(self) -> bool:
@@ -207,6 +224,15 @@ def read_moves_description(response: pb.DescribeMovesResponse) -> MovesDescripti
         without_place=_partitions(response.without_place),
         metadata_revision=response.metadata_revision,
         given_up=tuple(map(_read_given_up, response.given_up)),
+        stuck=read_stuck(response.stuck),
+        stuck_count=response.stuck_count,
+    )
+
+
+def read_stuck(replicas: Iterable[pb.StuckReplica]) -> tuple[StuckReplica, ...]:
+    """Convert replicas that cannot come up."""
+    return tuple(
+        StuckReplica(one.topic, one.partition, one.broker_id or None, one.reason, one.advice) for one in replicas
     )
 
 

@@ -8,10 +8,12 @@ from raftmq.cli.cluster_health import exit_code, problems_of
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.client.admin.cluster_health import BrokerHealth, ClusterHealth, PartitionNames
 from raftmq.client.admin.descriptions import BrokerDescription, ClusterDescription
+from raftmq.client.admin.move_descriptions import StuckReplica
 from raftmq.types import TopicPartition
 
 NONE = PartitionNames(0, ())
 SOME = PartitionNames(12, tuple(TopicPartition("orders", number) for number in range(12)))
+STUCK = tuple(StuckReplica("orders", number, 3, "down", "go") for number in range(2))
 WELL = BrokerHealth((), NONE, NONE, NONE)
 
 
@@ -59,6 +61,11 @@ def test_unserved_metadata_or_partitions_are_an_outage(described: ClusterDescrip
     ("described", "words"),
     [
         (cluster(metadata_voters_behind=(2, 3)), "broker 2, 3"),
+        (
+            cluster(stuck=STUCK, stuck_count=2),
+            "2 new replicas (orders/0, orders/1) cannot come up: down. Advice: go",
+        ),
+        (cluster(stuck_count=7), "7 further new replicas cannot come up"),
         (cluster(broker(1), broker(2, is_connected=False)), "broker 2 is not connected"),
         (cluster(broker(1), broker(2, None)), "broker 2 is connected but does not answer"),
         (cluster(broker(1, replace(WELL, not_ready=("disk_reserve: 5 MB free",)))), "disk_reserve: 5 MB free"),

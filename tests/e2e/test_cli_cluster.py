@@ -205,3 +205,32 @@ def test_the_drained_metadata_voter_is_removed_and_the_other_broker_serves_every
         assert [node["id"] for node in document(cluster, "cluster", "nodes")] == [3 - voter]
         cluster.kill(voter)
         assert count_records(cluster) == RECORDS
+
+
+@pytest.mark.long
+def test_a_further_replica_that_no_broker_can_take_is_shown_until_its_broker_returns() -> None:
+    with LocalCluster(brokers=3) as cluster:
+        with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.create_topic(TOPIC, partitions=1, replication_factor=2)
+        (held,) = partitions(cluster)
+        (third,) = {1, 2, 3} - set(held["replica_brokers"])
+        cluster.kill(third)
+        altered = raftmq(cluster, "topic", "alter", TOPIC, "--replication-factor", "3", "--no-wait")
+        assert altered.returncode == 0, altered.stderr
+        reason = f"no other broker can take it: broker {third} is not connected"
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (shown := document(cluster, "cluster", "moves")["stuck"]):
+            assert time.monotonic() < deadline, "the metadata leader has not noticed"
+            time.sleep(0.1)
+        assert [(one["topic"], one["partition"], one["broker_id"], one["reason"]) for one in shown] == [
+            (TOPIC, 0, None, reason)
+        ]
+        assert f"raftmq topic alter {TOPIC} --replication-factor 2" in shown[0]["advice"]
+        status = raftmq(cluster, "cluster", "status")
+        assert (status.returncode, reason in status.stdout.decode()) == (6, True), status.stdout
+        assert reason in raftmq(cluster, "cluster", "moves").stdout.decode()
+        cluster.restart(third)
+        cluster.wait_ready(third)
+        waited = raftmq(cluster, "topic", "alter", TOPIC, "--replication-factor", "3")
+        assert waited.returncode == 0, waited.stderr
+        assert document(cluster, "cluster", "moves")["stuck"] == []

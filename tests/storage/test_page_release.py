@@ -263,7 +263,9 @@ def test_a_file_is_counted_again_only_after_a_write_or_a_replacement(
     assert look()[2] == ["_count_pages", "_first_index"], "another open file was never counted"
 
 
-def test_a_count_during_a_commit_does_not_pass_for_one_after_it(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_during_a_commit_does_not_pass_for_one_after_it(
+    store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a commit ends, LMDB already names its transaction, but a reader still sees the one before."""
     entries = LogBuilder().many(40, b"x" * 8_000)
     append(store, *entries)

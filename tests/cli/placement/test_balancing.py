@@ -99,6 +99,30 @@ def test_moves_are_shown_with_their_progress_and_settings(commands: ClusterComma
     assert (shown["without_place_count"], shown["without_place"]) == (1, [{"topic": "orders", "partition": 2}])
 
 
+STUCK = pb.StuckReplica(topic="orders", partition=1, broker_id=3, reason="broker 3 is down", advice="start it")
+HOMELESS = pb.StuckReplica(topic="orders", partition=2, reason="no broker can take it", advice="add a broker")
+
+
+def test_replicas_that_cannot_come_up_are_shown_with_their_reason(commands: ClusterCommands) -> None:
+    commands.moves.stuck = [STUCK, HOMELESS]
+    assert commands.text("cluster", "moves").splitlines()[2:] == [
+        "warning: 2 new replicas cannot come up:",
+        "",
+        "partition  broker  cannot come up because  advice",
+        "orders/1   3       broker 3 is down        start it",
+        "orders/2   -       no broker can take it   add a broker",
+    ]
+    shown = commands.answer("cluster", "moves")
+    assert shown["stuck_count"] == 2
+    assert shown["stuck"][1] == {
+        "topic": "orders",
+        "partition": 2,
+        "broker_id": None,
+        "reason": "no broker can take it",
+        "advice": "add a broker",
+    }
+
+
 def test_balancing_is_shown_paused_and_limited(commands: ClusterCommands) -> None:
     before = "auto-balance on, at most 2 partitions simultaneously, rate of each broker unlimited\n"
     assert commands.text("cluster", "balancing") == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from raftmq.cli.placement import waiting
+from raftmq.proto import queue_pb2 as pb
 
 from tests.support.cli.cluster_commands import ClusterCommands
 from tests.support.cli.queue_commands import assert_refused
@@ -97,6 +98,22 @@ def test_a_higher_replication_factor_needs_no_question(commands: ClusterCommands
     ), done.stderr
     assert done.stderr.splitlines()[-1].endswith("to 3: 3 of 3 partitions with 3 replicas in sync")
     assert [len(replicas) for replicas in commands.replicas()] == [3, 3, 3]
+
+
+def test_a_further_replica_that_cannot_come_up_ends_the_wait_with_its_reason(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen = True
+    commands.moves.stuck = [
+        pb.StuckReplica(topic="orders", partition=n, broker_id=3, reason="broker 3 is down", advice="start it")
+        for n in range(3)
+    ]
+    done = commands.run("topic", "alter", "orders", "--replication-factor", "3")
+    words = "3 new replicas (orders/0, orders/1, orders/2) cannot come up: broker 3 is down. Advice: start it"
+    assert words in done.stderr.splitlines()[0], "the waiting command says so before it ends"
+    assert_refused(done, 6, f"but {words}")
+    assert len(commands.moves.planned) == 3, "the order stands"
 
 
 def test_a_lower_replication_factor_shows_its_effect_and_asks(commands: ClusterCommands) -> None:

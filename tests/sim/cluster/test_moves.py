@@ -195,8 +195,28 @@ def test_a_further_replica_without_another_broker_waits_for_its_own() -> None:
         cluster.run(3 * STUCK_SECONDS)
         assert [one.node_id for one in cluster.partition(group_id).replicas] == [1, 2, 3]
         assert not is_settled(cluster, group_id)
+        (shown,) = cluster.describe_moves().stuck
+        assert (shown.topic, shown.partition, shown.broker_id) == ("t", 0, 3)
+        assert shown.reason == "broker 3 is not connected"
+        assert cluster.stuck_in_health() == [shown]
         cluster.cluster.start(cluster.cluster.machines["n3"])
         cluster.until(lambda: is_settled(cluster, group_id))
+        assert not cluster.describe_moves().stuck
+        assert not cluster.stuck_in_health()
+
+
+def test_a_further_replica_that_a_connected_broker_does_not_get_is_shown_with_the_leaders_reason() -> None:
+    with CalmCluster(3) as cluster:
+        group_id = filled(cluster)
+        cluster.change(SetBalancing(auto_balance=False))
+        cluster.cluster.machines["n3"].disk.stalled_until = cluster.now + 1000.0
+        cluster.change(SetReplicationFactor(cluster.partition(group_id).topic_id, 3))
+        cluster.until(lambda: bool(cluster.stuck_in_health()))
+        (shown,) = cluster.describe_moves().stuck
+        assert (shown.broker_id, shown.reason) == (
+            3,
+            f"the new replica on broker 3 has made no progress for {STUCK_SECONDS:g} s",
+        )
 
 
 def test_a_slow_move_is_not_given_up() -> None:

@@ -140,6 +140,7 @@ class _Replication:
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
+        self.without_progress: dict[ReplicaKey, str] = {}
 
     def in_sync(self, replica: Replica[StateMachine]) -> frozenset[ReplicaId]:
         return frozenset(replica.core.membership.voters)
@@ -191,15 +192,15 @@ class Harness:
         self.log = LogService(self, self.partitions, self.producer_ids)
         calls = NodeCalls(self, self.forwarder)
         self.health = HealthService(self, locator)
-        self.admin = AdminService(self, locator, leader, ClusterHealth(self, calls, self.health))
+        cluster_health = ClusterHealth(self, calls, self.health)
+        self.admin = AdminService(self, locator, leader, cluster_health)
         self.nodes = NodesService(self, leader)
         self.removal = NodeRemovalService(self, leader)
         self.feature_levels = FeatureLevelService(self, leader)
-        self.balancing = BalancingService(self, leader, calls, self.health, PartitionSizes(self, calls, self.health))
+        sizes = PartitionSizes(self, calls, self.health)
+        self.balancing = BalancingService(self, leader, calls, self.health, cluster_health, sizes)
         self.placement = ReplicaPlacementService(self, locator, self.partitions, leader, calls)
-        self.recovery = PartitionRecoveryService(
-            self, locator, self.partitions, leader, calls, ClusterHealth(self, calls, self.health)
-        )
+        self.recovery = PartitionRecoveryService(self, locator, self.partitions, leader, calls, cluster_health)
         self.transfers: list[tuple[GroupId, ReplicaId]] = []
         """Leaderships that were to be transferred."""
         self.connected: set[int] = set()

@@ -28,6 +28,7 @@ class FakeMoves:
     """The plan of the next rebalance."""
     without_place: list[pb.PartitionName] = field(default_factory=list)
     given_up: list[pb.GivenUpMove] = field(default_factory=list)
+    stuck: list[pb.StuckReplica] = field(default_factory=list)
     rebuilding_count: int = 0
     draining: set[int] = field(default_factory=set)
     is_frozen: bool = False
@@ -207,6 +208,8 @@ class FakeMovesService:
             without_place=moves.without_place,
             without_place_count=len(moves.without_place),
             given_up=moves.given_up,
+            stuck=moves.stuck,
+            stuck_count=len(moves.stuck),
         )
         moves.finish_one(self.cluster)
         async with self.cluster.queue_changed:

@@ -149,6 +149,16 @@ class CalmCluster:
 
         return self.do(1, ask())
 
+    def stuck_in_health(self) -> list[pb.StuckReplica]:
+        """Return the replicas that cannot come up, as broker 2 describes the cluster."""
+
+        async def ask() -> pb.DescribeClusterResponse:
+            node = self.node(2)
+            request = pb.DescribeClusterRequest(with_health=True)
+            return await node.grpc.admin.describe_cluster(request, Call(node.loop.time() + 10))
+
+        return list(self.do(2, ask()).health.stuck)
+
     def fill(self, group_id: GroupId, count: int, size: int) -> None:
         """Append so many entries of so many bytes."""
         leader = self.leader_id(group_id)
