@@ -61,6 +61,8 @@ class LmdbFile(ABC):
         """Weak references: the garbage collector ends an abandoned stream, and must not wait for the gate."""
         self._used: tuple[int, int] | None = None
         """The file's last transaction when its pages were last counted, and the bytes that they used."""
+        self._page_bytes = 0
+        """The size of a page. 0: not asked for since the file was opened."""
 
     @abstractmethod
     def attach(self, verify: Verify) -> None:
@@ -91,6 +93,7 @@ class LmdbFile(ABC):
         if self._environment is not None:
             self._environment.close()
             self._environment = self._page_release = self._used = None
+            self._page_bytes = 0
 
     def _check_open(self) -> None:
         """Raise `ReplicaClosedError` if the file is closed. The caller holds the gate."""
@@ -208,8 +211,11 @@ class LmdbFile(ABC):
     def map_fraction(self) -> float:
         """Return the fraction of the map that the file's pages fill, free pages included."""
         with self.gate.shared():
-            info = self.environment.info()
-            return float((info["last_pgno"] + 1) * self.environment.stat()["psize"] / info["map_size"])
+            environment = self.environment
+            if not self._page_bytes:
+                self._page_bytes = int(environment.stat()["psize"])
+            info = environment.info()
+            return float((info["last_pgno"] + 1) * self._page_bytes / info["map_size"])
 
     def map_bytes(self) -> int:
         """Return the actual size of the map. LMDB gives a file that has outgrown the requested size a larger map."""
