@@ -12,7 +12,7 @@ SHARED = -n $(WORKERS) --dist loadscope --max-worker-restart=0
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-long coverage spark-matrix check mypy pyright fix sim sim-core mutants chaos bench docs helm
+.PHONY: help setup demo test test-long coverage spark-matrix check mypy pyright fix sim sim-core mutants chaos bench docs docs-site helm
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -77,6 +77,9 @@ bench: setup ## measure; prints one table (ARGS="--quick", ARGS="--peers kafka,n
 
 docs: setup ## write the reference pages in docs/reference from the code
 	@$(BIN)/python -m scripts.generate_docs
+
+docs-site: setup ## build the documentation site into site/ (ARGS=serve, ARGS="mike deploy 0.1 latest")
+	@scripts/docs_site/run.sh $(ARGS)
 
 helm: setup ## render the Helm chart again for the tests, with the helm on your PATH
 	@$(BIN)/python -m scripts.generate_docs >/dev/null

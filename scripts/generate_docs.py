@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -188,7 +189,9 @@ def configuration_page() -> str:
     ]
     lines += ["| key | accepts | default | meaning |", "|---|---|---|---|"]
     for key in CONFIG_KEYS.values():
-        lines.append(f"| `{key.name}` | {cell(accepted(key))} | {f'`{shown(key.default)}`'} | {cell(key.meaning)} |")
+        lines.append(
+            f"| `{key.name}` | {cell(accepted(key))} | {default_of(key.name, shown(key.default))} | {cell(key.meaning)} |"
+        )
     lines += [
         "",
         "An example of a `raftmq.toml`, passed with `--config` or found in the working directory:",
@@ -204,12 +207,29 @@ def configuration_page() -> str:
     ]
     lines += ["| key | kinds of topics | accepts | default | meaning |", "|---|---|---|---|---|"]
     for setting in TOPIC_KEYS.values():
-        default = f"`{setting.default}`" if setting.default else ""
         lines.append(
-            f"| `{setting.name}` | {', '.join(setting.kinds)} | {cell(setting.accepts)} | {default} | {cell(setting.meaning)} |"
+            f"| `{setting.name}` | {', '.join(setting.kinds)} | {cell(setting.accepts)} | "
+            f"{default_of(setting.name, setting.default)} | {cell(setting.meaning)} |"
         )
     lines += ["", *module_tables(limits)]
     return "\n".join(lines)
+
+
+def default_of(name: str, value: str) -> str:
+    """Return the cell of a default: empty if there is none, and with a unit if it is a size."""
+    if value in ("", "-"):
+        return ""
+    number = re.sub(r"_(?=\d)", "", value).replace("MIB", "1048576").replace("KIB", "1024")
+    factors = [int(factor) for factor in number.split(" * ") if factor.isdigit()]
+    size = math.prod(factors)
+    if "bytes" not in name or len(factors) != number.count(" * ") + 1 or not size or size % 1024:
+        return f"`{value}`"
+    units = next(
+        (size // unit, suffix)
+        for unit, suffix in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+        if not size % unit
+    )
+    return f"`{value}` ({units[0]} {units[1]})" if value.isdigit() else f"{units[0]} {units[1]}"
 
 
 def accepted(key: ConfigKey) -> str:
@@ -240,7 +260,7 @@ def module_tables(module: ModuleType) -> list[str]:
                 "| name | type | default | meaning |",
                 "|---|---|---|---|",
             ]
-        shown = f"`{default}`" if default else "required"
+        shown = default_of(name, default) if default else "required"
         lines.append(f"| `{name}` | `{cell(kind)}` | {shown} | {cell(text)} |")
     return [*lines[1:], ""]
 

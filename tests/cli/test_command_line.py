@@ -4,9 +4,7 @@ import ctypes
 import io
 import json
 import os
-import re
 import resource
-import shlex
 import signal
 import socket
 import subprocess
@@ -19,7 +17,6 @@ from typing import cast
 import pytest
 import typer
 from raftmq.cli import cluster, consume, dev, exit_codes, input_lines, input_records, options, output, times
-from raftmq.cli.main import app
 from raftmq.cli.record_filter import record_filter
 from raftmq.cli.record_format import RecordFormat
 from raftmq.client.admin.descriptions import BrokerRemoval
@@ -281,30 +278,6 @@ def test_the_completion_script_is_shown_for_a_shell() -> None:
     done = raftmq(environment={"_RAFTMQ_COMPLETE": "source_bash"})
     assert b"_RAFTMQ_COMPLETE=complete_bash" in done.stdout
     assert b"complete -o default" in done.stdout
-
-
-def guide_commands() -> list[list[str]]:
-    """Return the commands of the guide without the shell syntax around them."""
-    text = (Path(__file__).resolve().parents[2] / "docs/guides/cli.md").read_text()
-    lines = [
-        line.split("  #")[0] for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()
-    ]
-    parts = [part.strip() for line in lines for part in re.split(r"[|<>]", line)]
-    return [shlex.split(part)[1:] for part in parts if part.startswith("raftmq ")]
-
-
-def test_the_commands_of_the_guide_exist_with_their_options() -> None:
-    commands = guide_commands()
-    assert len(commands) > 20
-    root = typer.main.get_command(app)
-    for words in commands:
-        command = root
-        while words and (found := getattr(command, "commands", {}).get(words[0])) is not None:
-            command = found
-            words.pop(0)
-        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        assert not hasattr(command, "commands"), words
-        assert {word for word in words if word.startswith("-")} <= known, words
 
 
 def test_config_show_names_the_source_of_each_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

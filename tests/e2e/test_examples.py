@@ -1,4 +1,4 @@
-"""The examples, the tutorial and our programs on the page about Kafka run and print the promised output."""
+"""The examples, the tutorial, the page about backups, and our programs on the pages about Kafka and other queues run and print the promised output."""
 
 import ast
 import asyncio
@@ -13,8 +13,9 @@ from textwrap import dedent
 
 import pytest
 import raftmq
-from raftmq.sync import Admin
+from raftmq.sync import Admin, Consumer, Producer, Queue
 from raftmq.testing import LocalCluster
+from raftmq.types import TopicPartition
 
 from tests.support.e2e.guide_programs import read_page
 
@@ -28,7 +29,9 @@ PROGRAMS = sorted(
     if path.name != "__init__.py"
 )
 KAFKA_PAGE = ROOT / "docs/guides/coming-from-kafka.md"
+QUEUES_PAGE = ROOT / "docs/guides/coming-from-queues.md"
 TUTORIAL = read_page(ROOT / "docs/guides/tutorial.md")
+BACKUPS = read_page(ROOT / "docs/guides/backups.md")
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +120,61 @@ def test_our_programs_on_the_page_about_kafka_run(cluster: LocalCluster, program
         reported.append(names["metadata"].offset)  # type: ignore[attr-defined]
     assert len(reported) == 1
     assert reported[0] >= 0
+
+
+def queue_programs() -> list[tuple[str, str]]:
+    """Return our programs on the page about other queues, each with the output that follows it."""
+    found: list[tuple[str, str]] = re.findall(
+        r"```python\n(# RaftMQ\n.*?)```\n\n```text\n(.*?)```", QUEUES_PAGE.read_text(), re.DOTALL
+    )
+    return found
+
+
+@pytest.mark.parametrize(("program", "output"), queue_programs(), ids=["rabbitmq", "celery", "sqs"])
+def test_our_programs_on_the_page_about_other_queues_print_the_shown_output(
+    cluster: LocalCluster, tmp_path: Path, program: str, output: str
+) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(program.replace("localhost:9400", cluster.bootstrap_servers))
+    assert run([sys.executable, str(file)], tmp_path) == output
+
+
+def test_the_programs_of_other_queues_compile() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", QUEUES_PAGE.read_text(), re.DOTALL)
+    assert [block.split("\n", 1)[0] for block in blocks] == [
+        "# pika",
+        "# RaftMQ",
+        "# Celery",
+        "# RaftMQ",
+        "# boto3",
+        "# RaftMQ",
+    ]
+    for block in blocks:
+        compile(block, str(QUEUES_PAGE), "exec")
+
+
+def test_the_commands_of_the_page_about_backups_copy_topics(cluster: LocalCluster, tmp_path: Path) -> None:
+    servers = cluster.bootstrap_servers
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topic("orders", partitions=6, if_not_exists=True)
+        admin.create_topic("jobs", kind="queue", if_not_exists=True)
+        admin.put_schedule("jobs", "report", b"report", cron="0 9 * * *")
+    with Producer(bootstrap_servers=servers) as producer, Queue("jobs", bootstrap_servers=servers) as queue:
+        producer.send_and_wait("orders", b"tea", key=b"backed-up")
+        queue.put(b"resize 17", id="resize-17", tenant="acme")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    commands = [command.line for command in BACKUPS.commands if command.line.startswith("raftmq ")]
+    assert len(commands) >= 10
+    for command in commands:
+        run(["sh", "-c", command], tmp_path, RAFTMQ_BOOTSTRAP_SERVERS=servers, PATH=path)
+    assert {path.name for path in tmp_path.iterdir()} >= {"orders.jsonl", "jobs.jsonl", "schedules.jsonl"}
+    assert all(path.stat().st_size for path in tmp_path.iterdir())
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("orders-again", number) for number in range(6)])
+        keys: list[bytes | None] = []
+        while b"backed-up" not in keys:
+            keys += [record.key for records in consumer.getmany(timeout_ms=1000).values() for record in records]
+    with Queue("jobs-again", bootstrap_servers=servers) as queue:
+        copied = queue.get(wait_ms=10_000)
+        assert copied is not None
+        assert (copied.value, copied.id, copied.tenant) == (b"resize 17", "resize-17", "acme")

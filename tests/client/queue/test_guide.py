@@ -21,6 +21,7 @@ from tests.support.e2e.guide_programs import read_page
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/guides/queues.md"
 FILES = read_page(PAGE).files
+NAMES = ROOT / "docs/guides/coming-from-queues.md"
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ async def test_the_worker_works_until_it_is_terminated(cluster: FakeCluster, tmp
 
 
 def test_the_names_in_the_first_column_of_the_table_exist() -> None:
-    (table,) = re.findall(r"\| RaftMQ \| Celery .*?\n\n|\| RaftMQ \| Celery .*\Z", PAGE.read_text(), re.DOTALL)
+    (table,) = re.findall(r"\| RaftMQ \| Celery .*?\n\n|\| RaftMQ \| Celery .*\Z", NAMES.read_text(), re.DOTALL)
     names = re.findall(r"^\| .*?\|", table, re.MULTILINE)
     words = {name for cell in names[2:] for name in re.findall(r"`([\w.]+)", cell)}
     settings = {word for word in words if "." in word and not word.startswith("Message.")}

@@ -18,7 +18,7 @@ def tracked_files() -> list[Path]:
     )
     if listed.returncode == 0:
         return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
-    skipped = re.compile(r"\.venv|build|__pycache__|\..*_cache|\.hypothesis|.*\.egg-info")
+    skipped = re.compile(r"\.venv|build|site|__pycache__|\..*_cache|\.hypothesis|.*\.egg-info")
     return [
         path
         for path in ROOT.rglob("*")

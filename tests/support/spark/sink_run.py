@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -31,11 +30,11 @@ def driver(
     tasks: int,
     holds: int = 0,
     master: str = "local[2,4]",
-    **options: str,
+    delivery: str = "exactly-once",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a driver with its JVM and workers in a separate session. Kill the remaining processes at the end.
 
-    `holds` task runs stop in the middle (`wait_held`). `options` are options of the sink.
+    `holds` task runs stop in the middle (`wait_held`).
     """
     (folder / HELD).mkdir(exist_ok=True)
     environment = os.environ | {holding_daemon.FOLDER: str(folder / HELD), holding_daemon.HOLDS: str(holds)}
@@ -50,7 +49,7 @@ def driver(
                 str(folder),
                 str(tasks),
                 master,
-                json.dumps(options),
+                delivery,
             ],
             stdout=log,
             stderr=subprocess.STDOUT,
