@@ -19,15 +19,17 @@ from typing import Final, Protocol, TypeVar
 from raftmq.client.base.fork_guard import current_generation
 from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.base.settings import LOG_KIND
-from raftmq.client.connection.leader_calls import list_offsets
+from raftmq.client.connection.leader_calls import LATEST_TIME, list_offsets
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.connection.transport import GrpcTransport
 from raftmq.client.membership.group_calls import MemberIdentity, OffsetCommit, OwnedPartition, commit_offsets
-from raftmq.errors import RaftMQError, TopicKindMismatchError, UnknownTopicError
+from raftmq.errors import NotReadyError, RaftMQError, TopicKindMismatchError, UnknownTopicError
 from raftmq.methods import LIST_TOPICS
 from raftmq.proto import queue_pb2 as pb
+from raftmq.spark.batch_marks import TopicMarks, find_cut
 from raftmq.spark.leader_poll import Polled, poll_leader
+from raftmq.spark.mark_calls import run_marks
 from raftmq.spark.offsets import Position
 from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
@@ -66,6 +68,14 @@ class ClusterView(Protocol):
 
         Raises:
             UnknownTopicError, UnknownPartitionError: a topic or partition certainly does not exist.
+        """
+        ...
+
+    def find_cut(self, topic: str, topic_id: int, known: TopicMarks | None) -> TopicMarks:
+        """Return marks with the latest cut between whole batches of a topic, as `batch_marks.find_cut` does.
+
+        Raises:
+            UnknownTopicError: this incarnation of the topic does not exist.
         """
         ...
 
@@ -120,6 +130,32 @@ class Cluster:
             return await list_offsets(self._resolver, dict(times), self._timeout_seconds)
 
         return {partition: answer.offset for partition, answer in self._look_up(ask).items()}
+
+    def find_cut(self, topic: str, topic_id: int, known: TopicMarks | None) -> TopicMarks:
+        """Return marks with the latest cut, as `ClusterView.find_cut` describes."""
+        return run_marks(self, topic, topic_id, find_cut(known), self._timeout_seconds)
+
+    def ends(self, topic: str, topic_id: int, count: int) -> tuple[int, ...]:
+        """Return the ends of all partitions of this incarnation of a topic, which has at least `count`.
+
+        Raises `UnknownTopicError` when this incarnation does not exist, and otherwise as `offsets`.
+        """
+
+        async def look() -> TopicInfo:
+            last, seconds = max(count - 1, 0), self._timeout_seconds
+            info = await self._resolver.topic(topic, seconds, partition=last)
+            if info.topic_id != topic_id or info.partition_count < count:
+                info = await self._resolver.topic(topic, seconds, is_fresh=True)
+            return info
+
+        info = self._look_up(look)
+        if info.topic_id > topic_id:
+            raise UnknownTopicError(f"{topic} was deleted and created again")
+        if info.topic_id < topic_id or info.partition_count < count:
+            raise NotReadyError(f"the broker that was asked knows an older state of {topic}")
+        partitions = [TopicPartition(topic, number) for number in range(info.partition_count)]
+        found = self.offsets(dict.fromkeys(partitions, LATEST_TIME))
+        return tuple(found[partition] for partition in partitions)
 
     def _look_up(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T:
         """Run a lookup, and repeat it as often as the options allow after failures that may pass."""

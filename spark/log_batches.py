@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from raftmq.spark.partition_writer import Identity
 
 pc: Any = pyarrow.compute  # Any: pyarrow creates its functions at run time, so no type checker sees them
+
+ROW_OVERHEAD_BYTES: Final = settings.RECORD_OVERHEAD_BYTES + 8
+"""Bytes of a row beside its cells: lengths of value and key, number of headers (12), a wide timestamp (8) and three bits of bitmaps."""
 
 
 class LogBatches:
@@ -43,7 +46,7 @@ class LogBatches:
         piece: list[pa.RecordBatch] = []
         count = size = 0
         for block in rows:
-            overhead = pa.scalar(settings.RECORD_OVERHEAD_BYTES, pa.int64())
+            overhead = pa.scalar(ROW_OVERHEAD_BYTES, pa.int64())
             ends = numbers_of(pc.cumulative_sum(pc.add(block.column(SIZE), overhead)))
             at = cut_at = 0
             while at < len(ends):

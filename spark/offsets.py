@@ -69,6 +69,16 @@ class Position:
         return written
 
 
+def not_before(position: Position, start: Position) -> Position:
+    """Return the position without the partitions' offsets that are lower than in `start`, which replace them."""
+    topics = {}
+    for topic, known in position.topics.items():
+        begins = {number: start.get(topic, known.topic_id, number) or 0 for number in known.offsets}
+        offsets = {number: max(offset, begins[number]) for number, offset in known.offsets.items()}
+        topics[topic] = TopicOffsets(known.topic_id, offsets)
+    return Position(topics)
+
+
 def position_from_json(written: Mapping[str, object]) -> Position:
     """Return the position that `Position.to_json` wrote. Raises `ValueError` for anything else."""
     topics: dict[str, TopicOffsets] = {}

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from raftmq.client.connection.addresses import parse_addresses
 from raftmq.errors import InvalidArgumentError
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 
@@ -146,8 +147,6 @@ def read_client_options(reader: OptionReader) -> ClientOptions:
     Raises:
         InvalidOptionError: ``bootstrap.servers`` is missing or malformed, or another setting is.
     """
-    from raftmq.client.connection.resolver import parse_addresses  # imports gRPC, so only where needed
-
     servers = reader.setting("bootstrap.servers")
     if servers is None:
         raise InvalidOptionError('bootstrap.servers is missing: .option("bootstrap.servers", "host:9400")')

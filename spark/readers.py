@@ -78,16 +78,21 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the ranges between the two bounds, split as the options say. Runs on the driver."""
+        from raftmq.spark.batch_cuts import BatchCuts
         from raftmq.spark.bounds import ending_position, existing_topics, starting_position
         from raftmq.spark.cluster import cluster_of
+        from raftmq.spark.offsets import not_before
         from raftmq.spark.range_plan import plan_ranges, refuse_reversed
 
         options = self.options
         view = cluster_of(options.client)
         topics = existing_topics(view, options.subscription)
         start = starting_position(view, options, topics)
-        end = ending_position(view, options, topics)
-        refuse_reversed(start, end)
+        if options.reads_batches:
+            end = not_before(BatchCuts(view).position(topics), start)
+        else:
+            end = ending_position(view, options, topics)
+            refuse_reversed(start, end)
         planned = plan_ranges(view, start, end, fail_on_data_loss=options.fail_on_data_loss)
         tasks = split(self.pushed.cut(planned), options.partitions_min, options.task_rows_max)
         return [RangePartition(range_) for range_ in tasks]

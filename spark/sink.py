@@ -4,6 +4,9 @@
 tasks, so they hold plain values only. They check the columns as for log topics, and each task finds those of its topic's kind. A batch
 write has no query, so its name is the option ``writerName``, or is lent to it (`write_slots`) and given back when it has ended. Must not do
 the work, which is in `sink_task`.
+
+Must stay light: Spark plans and commits every micro-batch in new Python processes, whose imports take most of a small batch's time. Modules
+that need gRPC or Arrow are therefore imported where they are used.
 """
 
 from __future__ import annotations
@@ -19,17 +22,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
-from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.errors import ProducerFencedError, RaftMQError
 from raftmq.spark.batch_ledger import LAST_TASK, BatchLedger, WriteIdentity
-from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
-from raftmq.spark.sink_chunks import batches_of_rows
 from raftmq.spark.sink_columns import check_schema
 from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
-from raftmq.spark.sink_kinds import find_columns
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
-from raftmq.spark.sink_task import SinkTask
 from raftmq.spark.write_slots import SLOTS_NAME, WRITE_ID_BYTES, SlotTable
 
 if TYPE_CHECKING:
@@ -51,6 +49,8 @@ class TaskDone(WriterCommitMessage):
     """The batch, if an earlier run had begun it. The driver then checks that all tasks of that run came back."""
     left_out: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
     """As `Written.left_out`."""
+    marked: WriteIdentity | None = None
+    """The batch, if the driver must mark it as complete."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -58,6 +58,10 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     found = _checked(options, schema, overwrite)
     if (found.writer_name is None) != (found.writer_epoch is None):
         raise InvalidOptionError("writerName and writerEpoch go together in a batch write: set both, or neither")
+    if found.is_atomic and found.writer_name is None:
+        raise InvalidOptionError(
+            "atomicBatches needs writerName and writerEpoch in a batch write: without them nobody could finish the write after a crash"
+        )
     return BatchWriter(found, schema, os.urandom(WRITE_ID_BYTES), _attempt())
 
 
@@ -138,6 +142,9 @@ class BatchWriter(DataSourceArrowWriter):
 
 def change_slots(options: SinkOptions, change: Callable[[SlotTable, int], SlotTable]) -> SlotTable:
     """Change the table of lent names by compare and swap, and return it. `change` gets the table and the time in milliseconds."""
+    from raftmq.client.producer.sequenced_append import SequencedAppender
+    from raftmq.spark.cluster import cluster_of
+
     cluster = cluster_of(options.client)
     appender = SequencedAppender(cluster.resolver, delivery_timeout_seconds=options.delivery_timeout_seconds)
     found = cluster.run(lambda: appender.claim(SLOTS_NAME, 0))
@@ -174,6 +181,8 @@ class RowStreamWriter(_StreamWriter, DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Write one task's rows. Raises as `SinkTask.run`."""
+        from raftmq.spark.sink_chunks import batches_of_rows
+
         return self._write(batches_of_rows(iterator, self._schema.fields))
 
 
@@ -209,22 +218,41 @@ def _identity_of_query(options: SinkOptions, attempt: int) -> WriteIdentity:
 def _run(
     options: SinkOptions, schema: StructType, identity: WriteIdentity | None, batches: Iterator[pa.RecordBatch]
 ) -> WriterCommitMessage:
+    from raftmq.spark.sink_kinds import find_columns
+    from raftmq.spark.sink_task import SinkTask
+
     context = TaskContext.get()
     if context is None:
         raise NotInQueryError("the sink writes in Spark's tasks only")
     columns = find_columns(schema.fields, options)
     written = SinkTask(options, columns, identity, context.partitionId()).run(batches)
-    return TaskDone(written.rows, identity if written.is_replay else None, written.left_out)
+    marked = identity if options.is_atomic and (written.rows or written.is_replay) else None
+    return TaskDone(written.rows, identity if written.is_replay else None, written.left_out, marked)
 
 
 def _end_batch(options: SinkOptions, schema: StructType, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Check that every task that wrote in an earlier run has come back, and write the rows that several tasks left out.
 
-    Raises `ReplayMismatchError` if a task did not come back.
+    Then make an atomic batch visible. Raises `ReplayMismatchError` if a task did not come back.
     """
+    _check_complete(options, schema, messages)
+    marked = next((m.marked for m in messages if isinstance(m, TaskDone) and m.marked is not None), None)
+    if marked is not None:
+        from raftmq.spark.sink_kinds import find_columns
+        from raftmq.spark.sink_task import SinkTask
+
+        SinkTask(options, find_columns(schema.fields, options), marked, LAST_TASK).close_mark()
+
+
+def _check_complete(options: SinkOptions, schema: StructType, messages: Sequence[WriterCommitMessage | None]) -> None:
     identity = next((m.replay_of for m in messages if isinstance(m, TaskDone) and m.replay_of is not None), None)
     if identity is None:
         return
+    from raftmq.client.producer.sequenced_append import SequencedAppender
+    from raftmq.spark.cluster import cluster_of
+    from raftmq.spark.sink_kinds import find_columns
+    from raftmq.spark.sink_task import SinkTask
+
     cluster = cluster_of(options.client)
     appender = SequencedAppender(cluster.resolver)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from raftmq.errors import RejectedError, UsageError
 
 __all__ = [
+    "BatchStillOpenError",
     "InvalidSchemaError",
     "LaterBatchError",
     "NotInQueryError",
@@ -31,6 +32,18 @@ class ReplayMismatchError(RejectedError):
     """
 
     advice = "set the option delivery=finish, which reads back the rows of the earlier run and writes the others, or run the query as before"
+
+
+class BatchStillOpenError(RejectedError):
+    """Raised when too many writers have an open batch in one topic, with ``atomicBatches``. The task wrote nothing this time.
+
+    Their batches take long, or their drivers died and were not started again.
+    """
+
+    advice = (
+        "start the other queries again, which finishes their batches; abandon the batch of one that never comes back with"
+        " `python -m raftmq.spark batches --topic TOPIC --abandon WRITER`"
+    )
 
 
 class LaterBatchError(RejectedError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raftmq.client.base import settings
-from raftmq.client.codec.batch import CODECS
+from raftmq.client.codec.codecs import CODECS
 from raftmq.client.producer.partitioner import PARTITIONERS
 from raftmq.spark.batch_ledger import BATCH_EPOCH_MAX
 from raftmq.spark.errors import InvalidOptionError
@@ -19,6 +19,7 @@ SORT_MEMORY_BYTES: Final = 64 * settings.MIB
 """Memory for the rows of one task, which is part of a Spark task's memory overhead of at least 384 MiB."""
 DELIVERY_TIMEOUT_MS: Final = 120_000
 REPLAY_TIMEOUT_MS: Final = 120_000
+OPEN_BATCH_TIMEOUT_MS: Final = 120_000
 WRITER_NAME_BYTES_MAX: Final = 200
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
@@ -49,6 +50,10 @@ class SinkOptions:
     """The number of a batch write. A query has the numbers of its batches."""
     timestamp_column: str | None
     """The column of the records' timestamps. None: the time of writing."""
+    is_atomic: bool
+    """Whether readers with ``isolation=batch`` see each batch as a whole."""
+    open_batch_timeout_ms: int
+    """How old an open batch of another writer may be for the next atomic batch to wait for it."""
     order_column: str | None
     """The column that orders the rows of one task and partition. None: they keep the order in which they came."""
 
@@ -86,8 +91,16 @@ def read_sink_options(options: Mapping[str, str]) -> SinkOptions:
         writer_name=writer_name,
         writer_epoch=writer_epoch,
         timestamp_column=reader.text("timestampColumn"),
+        is_atomic=reader.boolean("atomicBatches", False),
+        open_batch_timeout_ms=reader.milliseconds("openBatchTimeout", OPEN_BATCH_TIMEOUT_MS),
         order_column=reader.text("orderColumn"),
     )
+    if found.is_atomic and not found.is_exactly_once:
+        raise InvalidOptionError(
+            "atomicBatches needs delivery=exactly-once or finish: other rows may still come when a batch is complete"
+        )
+    if found.is_atomic and found.topic is None:
+        raise InvalidOptionError("atomicBatches needs the option topic: a batch is made visible in one topic")
     reader.finish()
     return found
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.errors import ProducerFencedError
+from raftmq.spark import batch_marks
 from raftmq.spark.batch_ledger import (
     LOG_DIGESTS,
     ROW_DIGESTS,
@@ -39,13 +41,15 @@ from raftmq.spark.batch_ledger import (
     mark_stalled,
     open_batch,
 )
+from raftmq.spark.batch_marks import Writer
 from raftmq.spark.cluster import Cluster, cluster_of
 from raftmq.spark.earlier_writers import EarlierWriters
-from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.left_out import missing_rows, repeated_hashes
 from raftmq.spark.log_batches import LogBatches
 from raftmq.spark.log_rows import LogRowBuilder, Places, log_schema, row_at
 from raftmq.spark.log_sorter import LogSorter
+from raftmq.spark.mark_calls import describe, run_marks
 from raftmq.spark.partition_writer import Identity, PartitionWriter
 from raftmq.spark.queue_batches import QueueBatches, groups_of
 from raftmq.spark.row_sorter import RowSorter
@@ -128,6 +132,10 @@ class SinkTask:
         """
         identity, topic, options, columns = self._identity, self._options.topic, self._options, self._columns
         if identity is not None:
+            if options.is_atomic and isinstance(columns, QueueColumns):
+                raise InvalidOptionError(
+                    "atomicBatches is for log topics: messages of a queue topic are taken one by one"
+                )
             if identity.finishes and isinstance(columns, QueueColumns):
                 raise InvalidOptionError(
                     "delivery=finish is for log topics: messages that were taken cannot be read back"
@@ -150,6 +158,8 @@ class SinkTask:
         producer = self._enter(self._identity, sorter)
         if producer is None:
             return Written({}, self._is_replay)
+        if self._options.is_atomic and self._identity is not None:
+            self._open_mark(self._identity)
         writer = PartitionWriter(self._cluster, self._appender, producer, self._log_batches())
         if self._identity is None or not self._ledger.round_of(self._task):
             return Written(writer.write(sorter.groups(), self._topic), self._is_replay)
@@ -172,6 +182,30 @@ class SinkTask:
             sealed = QueueBatches(options.codec, options.batch_records_max)
             writer = PartitionWriter(self._cluster, self._appender, producer, sealed)
             return Written(writer.write(groups_of(sorter), self._topic), self._is_replay)
+
+    def _open_mark(self, identity: WriteIdentity) -> None:
+        """Open the batch in the topic's marks, so that no reader of whole batches reads its first rows."""
+        assert self._options.topic is not None  # `read_sink_options` refuses others
+        topic = self._topic(self._options.topic)  # it has all partitions that rows name
+        patience_ms = self._options.open_batch_timeout_ms
+        steps = batch_marks.open_batch(writer_of(identity), identity.epoch, topic.partition_count, patience_ms)
+        marks = run_marks(self._cluster, topic.name, topic.topic_id, steps, self._options.delivery_timeout_seconds)
+        for batch in marks.slow(writer_of(identity), patience_ms):
+            warnings.warn(
+                f"raftmq: {topic.name}: {describe(batch)} is still open, and hides this batch and later ones from readers with"
+                " isolation=batch; start its query again, or abandon it (python -m raftmq.spark batches)",
+                RaftMQSparkWarning,
+                stacklevel=2,
+            )
+
+    def close_mark(self) -> None:
+        """Close the batch in the topic's marks. The driver calls it when all tasks have ended and all rows are written."""
+        assert self._options.topic is not None
+        assert self._identity is not None
+        topic = self._topic(self._options.topic)
+        steps = batch_marks.close_batch(writer_of(self._identity), self._identity.epoch)
+        timeout_seconds = self._options.delivery_timeout_seconds
+        run_marks(self._cluster, topic.name, topic.topic_id, steps, timeout_seconds)
 
     def _log_sorter(self, schema: pa.Schema, places: Places) -> LogSorter:
         return LogSorter(self._options.sort_memory_bytes, schema, places, _spill_directory())
@@ -362,6 +396,11 @@ class SinkTask:
         self._producer_ids[ask.name] = found.producer_id
         self._opened_ms = self._opened_ms or found.time_ms
         return found.stamp
+
+
+def writer_of(identity: WriteIdentity) -> Writer:
+    """Return the writer in a topic's marks."""
+    return Writer.of(identity.name, identity.name.rpartition("/")[0])
 
 
 def _spill_directory() -> str | None:

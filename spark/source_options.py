@@ -109,6 +109,8 @@ class SourceOptions:
     allow_blind_cap: bool
     """Whether limits per trigger are allowed where Spark has no admission control (before 4.2)."""
     push_filters: bool
+    reads_batches: bool
+    """Whether batches of atomic writers are read as a whole, and not before they are complete."""
 
 
 def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tuple[SourceOptions, OptionReader]:
@@ -148,7 +150,16 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         poll_timeout_ms=reader.milliseconds("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
         allow_blind_cap=reader.boolean("allowCapWithoutAdmissionControl", False),
         push_filters=reader.boolean("pushFilters", False),
+        reads_batches=reader.choice("isolation", "record", ("record", "batch")) == "batch",
     )
+    if found.reads_batches and rows_max is not None:
+        raise InvalidOptionError(
+            "isolation=batch reads whole batches, which maxOffsetsPerTrigger would divide: set one of them"
+        )
+    if found.reads_batches and ending != Everywhere(LATEST_TIME):
+        raise InvalidOptionError(
+            "isolation=batch reads to the end of the last whole batch: leave out the ending options"
+        )
     if not is_streaming and found.starting == Everywhere(LATEST_TIME):
         raise InvalidOptionError("startingOffsets: a batch read from the latest offset would always be empty")
     reader.finish()

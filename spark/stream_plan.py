@@ -2,6 +2,8 @@
 
 Lives on the driver, in the one process that tracks a query's offsets. Must not import Spark or fetch records.
 
+With ``isolation=batch`` the ends are those of whole batches (`batch_cuts`).
+
 Invariants: an offset never goes back. Without new records the start is returned unchanged, so that Spark runs no batch. After
 `prepare_available_now`, exactly the records that existed then are offered.
 Source: Kafka's ``KafkaMicroBatchStream`` (latestOffset, delayBatch, rateLimit).
@@ -16,13 +18,14 @@ from dataclasses import dataclass, replace
 
 from raftmq.client.connection.leader_calls import LATEST_TIME
 from raftmq.errors import UnknownPartitionError, UnknownTopicError
+from raftmq.spark.batch_cuts import BatchCuts
 from raftmq.spark.bounds import existing_topics, position_at, starting_position
 from raftmq.spark.cluster import ClusterView, TopicView
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.offsets import Position, TopicOffsets
 from raftmq.spark.planning import OffsetRange, cap, split
 from raftmq.spark.range_plan import LOOKS_MAX, first_offsets, look, plan_ranges, report_loss
-from raftmq.spark.source_options import Named, SourceOptions
+from raftmq.spark.source_options import AtOffsets, Everywhere, Named, SourceOptions
 from raftmq.types import TopicPartition
 
 
@@ -44,6 +47,7 @@ class StreamPlan:
         self._view = view
         self._options = options
         self._clock = clock
+        self._cuts = BatchCuts(view, clock) if options.reads_batches else None
         self._initial: Position | None = None
         """The position at which this process began the query. None if it resumed one."""
         self._reached: Position | None = None
@@ -64,7 +68,24 @@ class StreamPlan:
         if self._initial is None:
             topics = existing_topics(self._view, self._options.subscription)
             self._initial = starting_position(self._view, self._options, topics)
+            if self._cuts is not None:
+                self._initial = self._latest_cut(self._initial, self._cuts.position(topics))
         return self._initial
+
+    def _latest_cut(self, start: Position, cut: Position) -> Position:
+        """Return the start in which partitions that begin at their latest offset begin at the end of the last whole batch."""
+        bound = self._options.starting
+        topics = {}
+        for topic, known in start.topics.items():
+            offsets = {}
+            for number, offset in known.offsets.items():
+                is_latest = bound == Everywhere(LATEST_TIME) or (
+                    isinstance(bound, AtOffsets) and bound.offsets.get(TopicPartition(topic, number)) == LATEST_TIME
+                )
+                end = cut.get(topic, known.topic_id, number)
+                offsets[number] = end if is_latest and end is not None else offset
+            topics[topic] = TopicOffsets(known.topic_id, offsets)
+        return Position(topics)
 
     def prepare_available_now(self) -> None:
         """Read exactly the records that exist now, and end."""
@@ -84,7 +105,6 @@ class StreamPlan:
             start = self._reached or self.initial()
         known = {topic: offsets.topic_id for topic, offsets in start.topics.items()}
         topics, ends = self._ends(known)
-        self.newest = ends
         if self._target is not None:
             ends = _not_beyond(ends, self._target)
         self._warn_of_missing(start, topics)
@@ -114,7 +134,12 @@ class StreamPlan:
         for number in range(LOOKS_MAX):
             topics = look(self._view, self._options.subscription, known, is_fresh=is_fresh or number > 0)
             try:
-                return topics, position_at(self._view, topics, LATEST_TIME)
+                if self._cuts is None:
+                    self.newest = position_at(self._view, topics, LATEST_TIME)
+                    return topics, self.newest
+                cut = self._cuts.position(topics)
+                self.newest = position_at(self._view, topics, LATEST_TIME) if self._cuts.has_hidden else cut
+                return topics, cut
             except (UnknownTopicError, UnknownPartitionError):
                 continue  # deleted between the two requests
         raise UnknownTopicError("topics of the query keep vanishing")

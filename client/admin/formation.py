@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from raftmq.client.connection.resolver import parse_addresses
+from raftmq.client.connection.addresses import parse_addresses
 from raftmq.client.connection.transport import Connection, GrpcTransport, Transport
 from raftmq.errors import (
     ClusterAlreadyFormedError,

@@ -27,7 +27,7 @@ from functools import cached_property
 from itertools import accumulate, chain, pairwise, repeat
 from operator import add
 from struct import Struct
-from typing import Final, Literal
+from typing import Literal
 
 from raftmq import batch_header, message_headers
 from raftmq.batch_header import BatchFormatError, BatchHeader, BatchTooLargeError
@@ -35,16 +35,6 @@ from raftmq.errors import UnsupportedCompressionError
 from raftmq.types import Record
 
 Headers = message_headers.Headers
-
-CODECS: Final[dict[str | None, int]] = {
-    None: batch_header.CODEC_NONE,
-    "none": batch_header.CODEC_NONE,
-    "lz4": batch_header.CODEC_LZ4,
-    "zstd": batch_header.CODEC_ZSTD,
-    "snappy": batch_header.CODEC_SNAPPY,
-    "gzip": batch_header.CODEC_GZIP,
-}
-"""Codec numbers of the batch header by the ``compression_type`` of a producer."""
 
 MODE_ALL_NULL = 0
 MODE_NONE_NULL = 1

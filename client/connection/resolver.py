@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -20,11 +19,11 @@ from raftmq.client.base.background import Backoff, cancel_and_wait, spawn
 from raftmq.client.base.error_details import fresh_copy, name_of
 from raftmq.client.base.logs import LogThrottle, log
 from raftmq.client.base.texts import check_text
+from raftmq.client.connection.addresses import parse_addresses
 from raftmq.client.connection.transport import Connection, Transport
 from raftmq.errors import (
     BootstrapError,
     ClosedClientError,
-    InvalidArgumentError,
     NotLeaderError,
     Outcome,
     PermissionDeniedError,
@@ -523,22 +522,3 @@ def _number(config: Mapping[str, str], key: str, default: int) -> int:
     """Return a topic setting, or the default for a value that only a newer broker understands."""
     text = config.get(key, "")
     return int(text) if text.isdigit() else default
-
-
-def parse_addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
-    """Parse ``"a:1,b:2"`` or a sequence of ``host:port`` into addresses. Raises `InvalidArgumentError`."""
-    parts = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
-    for part in parts:
-        if not isinstance(part, str):
-            raise InvalidArgumentError(f"bootstrap_servers: {part!r} is not 'host:port'")
-    addresses = tuple(part.strip() for part in parts if part.strip())
-    if not addresses:
-        raise InvalidArgumentError("bootstrap_servers is empty: use host:port[,host:port...]")
-    for address in addresses:
-        if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 65536:
-            raise InvalidArgumentError(f"bootstrap_servers: {address!r} is not host:port (an IPv6 host in brackets)")
-    return addresses
-
-
-_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):\d{1,5}")
-"""A name, an IPv4 address or an IPv6 address in brackets, with a port. No ``http://`` and no second port."""

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from raftmq.client.base.arguments import check_positive, check_whole
 from raftmq.client.base.texts import check_text, check_texts
-from raftmq.client.connection.resolver import parse_addresses
+from raftmq.client.connection.addresses import parse_addresses
 from raftmq.client.connection.transport import Transport
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.consumer.consumer_settings import OffsetReset

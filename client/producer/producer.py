@@ -25,8 +25,8 @@ from raftmq.client.base.loop_budget import LoopBudget
 from raftmq.client.base.metrics import ProducerMetrics
 from raftmq.client.base.settings import LOOP_LOOK_CALLS
 from raftmq.client.base.texts import check_text
-from raftmq.client.codec.batch import CODECS
 from raftmq.client.codec.cells import check_headers, to_bytes
+from raftmq.client.codec.codecs import CODECS
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.accumulator import Accumulator, TopicState

@@ -18,7 +18,7 @@ from raftmq.client.base.arguments import check_at_least, check_not_negative, che
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.texts import check_text
-from raftmq.client.codec.batch import CODECS
+from raftmq.client.codec.codecs import CODECS
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
 from raftmq.client.producer.producer import CompressionType

@@ -13,7 +13,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.arguments import LONG_MAX, check_positive, check_whole
 from raftmq.client.base.fork_guard import check_not_forked, current_generation
 from raftmq.client.base.stop_requests import StopRequests, signals_taken
-from raftmq.client.codec.batch import CODECS
+from raftmq.client.codec.codecs import CODECS
 from raftmq.client.connection.transport import Transport
 from raftmq.client.consumer.consumer_settings import OffsetReset
 from raftmq.client.consumer.group_arguments import GroupArguments, check_group_arguments

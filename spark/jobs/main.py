@@ -56,9 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = Stop()
     spark = None
     try:
-        spark = open_session(f"raftmq {found.job}", found.master, SESSION_SETTINGS | dict(found.conf))
-        stop.listen()
-        code = _run(spark, found, stop)
+        if found.job == "batches":
+            code = _batches(found)
+        else:
+            spark = open_session(f"raftmq {found.job}", found.master, SESSION_SETTINGS | dict(found.conf))
+            stop.listen()
+            code = _run(spark, found, stop)
     except Exception as error:  # noqa: BLE001 - the root of the program
         if stop.is_cancelled(error):
             code = EXIT_STOPPED
@@ -72,6 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             spark.stop()
     say("ended", job=found.job, exit_code=code)
     return code
+
+
+def _batches(found: argparse.Namespace) -> int:
+    from raftmq.spark.jobs.batches import batches
+
+    return batches(found.bootstrap_servers, found.topic, found.abandon)
 
 
 def _run(spark: SparkSession, found: argparse.Namespace, stop: Stop) -> int:
@@ -202,6 +211,17 @@ def parser() -> argparse.ArgumentParser:
     mirror.add_argument("--checkpoint", required=True, metavar="FOLDER", help=REMEMBERS)
     _continuous(mirror)
 
+    batches = _job(
+        jobs, "batches", "list the open batches of a topic that is written with atomicBatches; needs no Spark"
+    )
+    _servers(batches)
+    batches.add_argument("--topic", required=True, metavar="NAME", help="existing topic")
+    batches.add_argument(
+        "--abandon",
+        metavar="WRITER",
+        help="make the rows visible that this writer's open batch has written, because its query never comes back",
+    )
+
     for job in (archive, compact, replay, audit, mirror):
         job.add_argument("--master", metavar="URL", help="Spark master (default: spark-submit's, or local[*])")
         job.add_argument(
@@ -212,16 +232,16 @@ def parser() -> argparse.ArgumentParser:
             metavar="KEY=VALUE",
             help="Spark setting; repeatable",
         )
-    for job, side, own in (
-        (archive, "source", SOURCE_OPTIONS),
-        (replay, "sink", REPLAY_OPTIONS),
-        (audit, "source", AUDIT_OPTIONS),
-        (mirror, "source", SOURCE_OPTIONS),
+    for job, side, kind in (
+        (archive, "source", _archive_option),
+        (replay, "sink", _option(REPLAY_OPTIONS)),
+        (audit, "source", _option(AUDIT_OPTIONS)),
+        (mirror, "source", _option(SOURCE_OPTIONS)),
     ):
         job.add_argument(
             "--option",
             action="append",
-            type=_option(own),
+            type=kind,
             default=[],
             metavar="KEY=VALUE",
             help=f"option of the RaftMQ {side} in Spark; repeatable",
@@ -272,6 +292,16 @@ def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f"KEY=VALUE, not {text!r}")
+    return key, value
+
+
+def _archive_option(text: str) -> tuple[str, str]:
+    """Read an option of the source of an archive, which begins with a record that is known: `latest` moves until the first batch."""
+    key, value = _option(SOURCE_OPTIONS)(text)
+    if key.lower() == "startingoffsets" and value.strip().lower() == "latest":
+        raise argparse.ArgumentTypeError(
+            "startingOffsets=latest would leave records out of the archive: name offsets, or startingTimestamp"
+        )
     return key, value
 
 

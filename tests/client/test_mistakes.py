@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from raftmq.client.admin.admin import Admin
 from raftmq.client.codec.cells import check_headers
-from raftmq.client.connection.resolver import parse_addresses
+from raftmq.client.connection.addresses import parse_addresses
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
 from raftmq.errors import DeliveryTimeoutError, InvalidArgumentError, ProducerFencedError

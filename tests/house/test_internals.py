@@ -26,6 +26,7 @@ from raftmq.broker.peers import request_frames
 from raftmq.broker.peers.codec import FrameType
 from raftmq.broker.peers.protocol import Channel, Hello
 from raftmq.client.codec import batch as batch_codec
+from raftmq.client.codec import codecs
 from raftmq.client.codec import queue_batch as queue_codec
 from raftmq.fsm.consumer_groups import ConsumerGroupRow, GroupMemberRow
 from raftmq.fsm.expiry_clock import ExpiryRow
@@ -368,7 +369,7 @@ def test_the_batch_header() -> None:
 def test_codecs() -> None:
     rows = table("storage.md", "Batch header", "codec", "number", "body")
     assert {row["codec"]: int(row["number"]) for row in rows} == {
-        name: number for name, number in batch_codec.CODECS.items() if name is not None
+        name: number for name, number in codecs.CODECS.items() if name is not None
     }
 
 

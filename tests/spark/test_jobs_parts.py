@@ -135,6 +135,14 @@ def test_an_option_that_the_job_sets_itself_is_refused(words, option, capsys):
     assert parser().parse_args([*words, "--option", "requestTimeoutMs=x"]).option == [("requestTimeoutMs", "x")]
 
 
+def test_an_archive_does_not_begin_at_the_latest_offset(capsys):
+    words = ["archive", "--bootstrap-servers", "s", "--topics", "t", "--to", "a", "--option"]
+    with pytest.raises(SystemExit):
+        parser().parse_args([*words, "startingoffsets=LATEST"])
+    assert "would leave records out" in capsys.readouterr().err
+    assert parser().parse_args([*words, "startingOffsets=earliest"]).option == [("startingOffsets", "earliest")]
+
+
 def test_repeated_and_blank_topic_names_are_ignored():
     assert names_of(" a,b, ,a") == ("a", "b")
     with pytest.raises(InvalidOptionError):

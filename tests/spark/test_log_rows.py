@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import Row
 from raftmq.batch_header import parse_header
-from raftmq.client.base.settings import RECORD_OVERHEAD_BYTES
+from raftmq.client.base.settings import BATCH_FRAME_BYTES
 from raftmq.client.codec.batch import encode_body
 from raftmq.client.producer.partitioner import PARTITIONERS, murmur2_partition
 from raftmq.errors import RecordTooLargeError, UnknownPartitionError
 from raftmq.spark import log_rows
-from raftmq.spark.log_batches import LogBatches
+from raftmq.spark.log_batches import ROW_OVERHEAD_BYTES, LogBatches
 from raftmq.spark.log_rows import LogRowBuilder
 from raftmq.spark.log_sorter import LogSorter
 from raftmq.spark.partition_writer import Identity
@@ -163,7 +163,7 @@ def plain_pieces(rows: list[Plain], records_max: int, bytes_max: int) -> Iterato
     size = 0
     for row in rows:
         headers = sum(8 + len(name.encode()) + len(held or b"") for name, held in row.headers)
-        needed = len(row.key or b"") + len(row.value or b"") + headers + RECORD_OVERHEAD_BYTES
+        needed = len(row.key or b"") + len(row.value or b"") + headers + ROW_OVERHEAD_BYTES
         if piece and (len(piece) == records_max or size + needed > bytes_max):
             yield piece
             piece, size = [], 0
@@ -268,6 +268,29 @@ def test_the_digest_is_the_same_in_every_process_and_version():
 
 HASHES = ["863aea32b7d6636633f606460b18e858", "56c292c850e4c416e2ae45ac4f84182c"]
 """Changed hashes would begin a generation for each batch that was begun by an earlier version: then change `LOG_DIGESTS`, too."""
+
+
+def test_no_batch_exceeds_its_limit_when_every_part_of_its_rows_is_there():
+    names = ["value", "key", "headers", "at"]
+    bytes_max = 20_000
+    cells = [
+        {
+            "value": None if n % 5 == 0 else b"",
+            "key": None if n % 3 == 0 else "",
+            "headers": [{"key": "", "value": None if n % 2 else b""}] * (n % 7),
+            "at": n % 2 * 10**15,
+        }
+        for n in range(3000)
+    ]
+    written = columnar(
+        [cells],
+        names,
+        options(topic="one", batchRecords="100000", timestampColumn="at"),
+        bytes_max=bytes_max - BATCH_FRAME_BYTES,
+    )
+    [batches] = written.batches.values()
+    assert len(batches) > 3
+    assert max(map(len, batches)) <= bytes_max
 
 
 def test_rows_get_their_partitions_from_the_column_the_key_or_their_contents():

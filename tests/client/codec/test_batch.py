@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.batch_header import HEADER_BYTES, BatchFormatError, BatchTooLargeError, parse_header, seal, validate
 from raftmq.client.codec.arrow import binary_array, timestamp_array
-from raftmq.client.codec.batch import CODECS, compress, decode_columns, decode_records, decompress, encode_body
+from raftmq.client.codec.batch import compress, decode_columns, decode_records, decompress, encode_body
+from raftmq.client.codec.codecs import CODECS
 from raftmq.errors import UnsupportedCompressionError
 from raftmq.types import Record
 

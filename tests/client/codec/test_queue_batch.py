@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.batch_header import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, BatchFormatError
-from raftmq.client.codec.batch import CODECS, compress
+from raftmq.client.codec.batch import compress
+from raftmq.client.codec.codecs import CODECS
 from raftmq.client.codec.queue_batch import (
     COMPRESS_BYTES_MIN,
     DamagedMessage,

@@ -6,8 +6,9 @@ import pytest
 from raftmq import errors
 from raftmq.client.admin.admin import Admin
 from raftmq.client.base import settings
+from raftmq.client.connection.addresses import parse_addresses
 from raftmq.client.connection.append_stream import SerializedAppend
-from raftmq.client.connection.resolver import Leader, Resolver, parse_addresses
+from raftmq.client.connection.resolver import Leader, Resolver
 from raftmq.client.connection.transport import (
     GrpcConnection,
     GrpcTransport,

@@ -1,14 +1,19 @@
 """Provide a cluster in a dictionary, for planning without Spark or brokers."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Generator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.errors import UnknownTopicError
+from raftmq.spark.batch_marks import Answer, Ask, Change, TopicMarks, find_cut
 from raftmq.spark.cluster import TopicView
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -26,6 +31,9 @@ class FakeView:
         self.by_name: dict[str, FakeTopic] = {}
         self.looks: list[bool] = []
         """The argument `is_fresh` of each call of `topics`."""
+        self.stamps: dict[int, bytes] = {}
+        """The marks of each topic, by its id."""
+        self.time_ms = time.time_ns() // 1_000_000
         self._last_id = 0
         self._held: dict[str, FakeTopic] | None = None
 
@@ -68,6 +76,27 @@ class FakeView:
                     numbers = frozenset(p.partition for p in subscription.partitions if p.topic == name)
                 found[name] = TopicView(shown[name].topic_id, numbers)
         return found
+
+    def find_cut(self, topic: str, topic_id: int, known: TopicMarks | None) -> TopicMarks:
+        return self.run_marks(topic, find_cut(known))
+
+    def run_marks(self, topic: str, steps: Generator[Ask, Answer, T]) -> T:
+        """Execute the steps of `batch_marks`, none of which may wait."""
+        found = self.by_name[topic]
+        try:
+            ask = next(steps)
+            while True:
+                if isinstance(ask, Change):
+                    stamp = self.stamps.setdefault(found.topic_id, ask.stamp)
+                    if ask.replaces == stamp:
+                        self.stamps[found.topic_id] = ask.stamp
+                    answer = Answer(self.stamps[found.topic_id], self.time_ms)
+                else:
+                    answer = Answer(ends=tuple(len(log) for log in found.logs.values()))
+                ask = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {partition: self._offset(partition, time_ms) for partition, time_ms in times.items()}

@@ -1,9 +1,10 @@
 """Run one streaming query from text files to a topic in a separate driver, which tests kill.
 
-Usage: sink_driver.py SERVERS TOPIC FOLDER TASKS MASTER DELIVERY. FOLDER has in/ (the files) and gets checkpoint/. The driver ends when all files are
-written.
+Usage: sink_driver.py SERVERS TOPIC FOLDER TASKS MASTER OPTIONS. OPTIONS is JSON with options of the sink. FOLDER has in/ (the files) and gets
+checkpoint/. The driver ends when all files are written.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ def holding() -> dict[str, str]:
     return there | {"spark.python.daemon.module": holding_daemon.__name__}
 
 
-def main(servers: str, topic: str, folder: str, tasks: str, master: str, delivery: str) -> None:
+def main(servers: str, topic: str, folder: str, tasks: str, master: str, options: str) -> None:
     prepare_environment()
     from pyspark.sql import SparkSession
 
@@ -41,7 +42,7 @@ def main(servers: str, topic: str, folder: str, tasks: str, master: str, deliver
         .option("topic", topic)
         .option("batchRecords", "1")  # a request for every 64 rows, so a task sends several
         .option("replayTimeout", "20s")
-        .option("delivery", delivery)
+        .options(**json.loads(options))
         .option("checkpointLocation", f"{folder}/checkpoint")
         .trigger(availableNow=True)
         .start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -30,11 +31,11 @@ def driver(
     tasks: int,
     holds: int = 0,
     master: str = "local[2,4]",
-    delivery: str = "exactly-once",
+    **options: str,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a driver with its JVM and workers in a separate session. Kill the remaining processes at the end.
 
-    `holds` task runs stop in the middle (`wait_held`).
+    `holds` task runs stop in the middle (`wait_held`). `options` are options of the sink.
     """
     (folder / HELD).mkdir(exist_ok=True)
     environment = os.environ | {holding_daemon.FOLDER: str(folder / HELD), holding_daemon.HOLDS: str(holds)}
@@ -49,7 +50,7 @@ def driver(
                 str(folder),
                 str(tasks),
                 master,
-                delivery,
+                json.dumps(options),
             ],
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -1,0 +1,26 @@
+"""List the open batches of a topic, and abandon the batch of a writer that never comes back. Needs no Spark session."""
+
+from __future__ import annotations
+
+from raftmq.spark.batch_marks import abandon_batch, read_marks
+from raftmq.spark.cluster import cluster_of
+from raftmq.spark.jobs.running import EXIT_OK, EXIT_USAGE, say
+from raftmq.spark.mark_calls import run_marks
+from raftmq.spark.options import OptionReader, read_client_options
+
+
+def batches(servers: str, topic: str, abandoned: str | None) -> int:
+    """Report each open batch of the topic, after the batch of the writer `abandoned` was abandoned. Return the exit code."""
+    options = read_client_options(OptionReader({"bootstrap.servers": servers}))
+    cluster = cluster_of(options)
+    seconds = options.request_timeout_ms / 1000
+    topic_id = cluster.run(lambda: cluster.resolver.topic(topic, seconds, is_fresh=True)).topic_id
+    if abandoned is not None:
+        batch = run_marks(cluster, topic, topic_id, abandon_batch(abandoned), seconds)
+        if batch is None:
+            say("failed", message=f"{topic} has no open batch of a writer {abandoned!r}")
+            return EXIT_USAGE
+        say("abandoned", topic=topic, writer=batch.writer.shown, batch=batch.epoch, since_ms=batch.since_ms)
+    for batch in run_marks(cluster, topic, topic_id, read_marks(), seconds).open:
+        say("open", topic=topic, writer=batch.writer.shown, batch=batch.epoch, since_ms=batch.since_ms)
+    return EXIT_OK

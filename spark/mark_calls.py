@@ -1,0 +1,74 @@
+"""Execute the steps of `batch_marks` on a cluster. Must not decide which batches are visible."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from raftmq.client.producer.sequenced_append import SequencedAppender
+from raftmq.spark.batch_marks import NAME_PREFIX, Answer, Ask, Change, FindEnds, OpenBatch
+
+if TYPE_CHECKING:
+    from raftmq.client.connection.resolver import Resolver
+
+T = TypeVar("T")
+
+WAIT_SECONDS: Final = 0.2
+"""Pause between looks at the marks while a batch waits. Each look is an entry in the metadata log."""
+
+
+class _Connection(Protocol):
+    """Give access to one cluster."""
+
+    @property
+    def resolver(self) -> Resolver: ...
+    def run(self, coroutine_of: Callable[[], Coroutine[object, object, T]]) -> T: ...
+    def ends(self, topic: str, topic_id: int, count: int) -> tuple[int, ...]: ...
+
+
+def run_marks(
+    connection: _Connection,
+    topic: str,
+    topic_id: int,
+    steps: Generator[Ask, Answer, T],
+    timeout_seconds: float,
+) -> T:
+    """Execute the requests of the steps until they end, and return their result.
+
+    Args:
+        connection: The cluster.
+        topic: The topic whose marks are used.
+        topic_id: Its incarnation.
+        steps: The steps.
+        timeout_seconds: Time limit of one request.
+
+    Raises:
+        BatchStillOpenError: as `batch_marks.open_batch`.
+        UnknownTopicError: this incarnation of the topic does not exist.
+    """
+    appender = SequencedAppender(connection.resolver, delivery_timeout_seconds=timeout_seconds)
+    name = f"{NAME_PREFIX}{topic_id}"
+    try:
+        ask = next(steps)
+        while True:
+            match ask:
+                case Change(stamp, replaces):
+                    found = connection.run(partial(appender.claim, name, 0, stamp, replaces))
+                    answer = Answer(found.stamp, found.time_ms)
+                case FindEnds(count):
+                    answer = Answer(ends=connection.ends(topic, topic_id, count))
+                case _:
+                    time.sleep(WAIT_SECONDS)
+                    answer = Answer()
+            ask = steps.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def describe(batch: OpenBatch) -> str:
+    """Return words that name an open batch."""
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(batch.since_ms / 1000))
+    return f"batch {batch.epoch} of writer {batch.writer.shown!r}, which was opened at {since},"
