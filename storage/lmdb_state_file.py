@@ -25,6 +25,7 @@ from raftmq.storage.lmdb_env import (
     disturbed,
     open_environment,
     open_state_databases,
+    put_rows,
     reading,
 )
 from raftmq.storage.lmdb_file import LmdbFile, OpenStream
@@ -157,13 +158,12 @@ class LmdbStateFile(LmdbFile):
         with self._writing:
             check_evacuation(self.meta, bodies)
             meta = after_evacuation(self.meta, bodies)
+            rows = {at: _body_row(at, body) for at, body in bodies}
             first_key = bodies[0][0][:-8] + (self.meta.evacuated_through + 1).to_bytes(8, "big")
             with committing(self.key), self.environment.begin(write=True) as transaction:
                 with transaction.cursor(self._databases.rows) as cursor:
                     alive = bodies_alive(bodies, set(_keys(cursor, first_key, bodies[-1][0] + b"\0")))
-                    for location, body in alive:
-                        key = body_key(sequence_of(location))
-                        cursor.put(key, seal(key, body))
+                    put_rows(cursor, [rows[at] for at, _ in alive], self._undisturbed)
                 self._put_meta(transaction, meta)
             self.meta = meta
 
@@ -243,6 +243,11 @@ class LmdbStateFile(LmdbFile):
             return self._read_file(place, bytes_max)
         with self._read() as transaction:
             return read_state_slice(transaction, self._databases.rows, place, bytes_max, rows_max)
+
+
+def _body_row(location: bytes, body: bytes) -> Row:
+    key = body_key(sequence_of(location))
+    return key, seal(key, body)
 
 
 def _value_of(key: bytes, value: memoryview) -> bytes:

@@ -39,7 +39,7 @@ LOCATION_TAG: Final = 0x20
 """First byte of the key of a location: generation (u32be) and sequence (u64be) follow."""
 BODY_TAG: Final = 0x40
 """First byte of the key of a body: the sequence (u64be) follows. Only the store writes these rows."""
-EVACUATED_BODIES_MAX: Final = 256
+EVACUATED_BODIES_MAX: Final = 4_096
 EVACUATED_BYTES_MAX: Final = 1024 * 1024
 """Bounds of one `evacuate`, the second unless there is only one body. Write-backs wait for it, and nothing else does."""
 
@@ -163,6 +163,10 @@ class StateStore(LogStore, Protocol):
 
     def create_with_state_file(self, key: ReplicaKey, restored: RestoredState) -> None:
         """Create a new replica with two files and no rows, durable on return. Raises `ReplicaExistsError`."""
+        ...
+
+    def log_bytes(self, key: ReplicaKey) -> int:
+        """Return the space that the rows of the log take, with truncated rows until they are deleted. Any thread may call it."""
         ...
 
     def has_state_file(self, key: ReplicaKey) -> bool:

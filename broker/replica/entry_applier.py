@@ -57,6 +57,10 @@ class EntryApplier:
         self._is_prefetching = False
         self._missed: RowsNeeded | None = None
         """Rows that were read ahead and arrived while an entry was half applied."""
+        self._clock_ns: Callable[[], int] | None = None
+        self.entry_seconds = 0.0
+        """The time for which the entry that was applied last kept the event loop, if entries are timed. For an entry that needed rows, that
+        of its longest part. Listeners read it."""
         self._epoch = 0
         """Counts replacements of the machine's state. Rows that were read for an earlier state are not passed on."""
 
@@ -65,16 +69,25 @@ class EntryApplier:
         """Return whether an entry is half applied."""
         return self._is_suspended
 
+    def time_entries(self, clock_ns: Callable[[], int]) -> None:
+        """Measure `entry_seconds` from now on, with a clock that counts nanoseconds."""
+        self._clock_ns = clock_ns
+
     def apply(self, entries: Sequence[Entry]) -> None:
         """Apply committed entries, and answer their proposals. Called by the engine, in order."""
         if self._delayed or self._is_held:
             self._delayed.extend(entries)
             return
-        machine, listeners, proposals = self._machine, self.listeners, self._proposals
+        machine, listeners, proposals, clock_ns = self._machine, self.listeners, self._proposals, self._clock_ns
         pending = proposals.queue
         applied = 0
         for entry in entries:
-            result = machine.apply(entry)
+            if clock_ns is None:
+                result = machine.apply(entry)
+            else:
+                began_ns = clock_ns()
+                result = machine.apply(entry)
+                self.entry_seconds = (clock_ns() - began_ns) / 1e9
             if type(result) is RowsNeeded:
                 self._delayed.extend(entries[applied:])
                 self._is_suspended = True
@@ -101,7 +114,10 @@ class EntryApplier:
             return
         machine = self._disk_backed
         assert machine is not None
+        began_ns = 0 if self._clock_ns is None else self._clock_ns()
         result = machine.resume(found)
+        if self._clock_ns is not None:
+            self.entry_seconds = max(self.entry_seconds, (self._clock_ns() - began_ns) / 1e9)
         if type(result) is RowsNeeded:
             self._wait_for(result)
             return

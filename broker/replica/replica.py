@@ -304,6 +304,10 @@ class Replica(Generic[MachineT]):
             raise self.proposals.leadership_lost() from error
         return self._await_applied(answer, size)
 
+    def cluster_level(self) -> int:
+        """Return the feature level up to which `propose` accepts commands."""
+        return self._host.feature_level()
+
     def refusal_of_writes(self) -> RequestError | None:
         """Return why this replica accepts no DATA entries now, or None if it does. For commands that must wait like them."""
         return self._host.refusal_of_writes(self)
@@ -318,7 +322,7 @@ class Replica(Generic[MachineT]):
                 raise RequestError(
                     pb.INTERNAL, f"a command for group {self.group_id} cannot be decoded again, so it was not proposed"
                 )
-            level = self._host.feature_level()
+            level = self.cluster_level()
             if needed > level:
                 raise RequestError(
                     pb.UNSUPPORTED_VERSION,

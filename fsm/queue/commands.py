@@ -16,6 +16,7 @@ from raftmq.fsm.queue.limits import (
     DELAY_MS_MAX,
     ERROR_BYTES_MAX,
     FILTERS_MAX,
+    HOUSEKEEPING_MAX,
     ID_BYTES_MAX,
     ITEMS_WORK_MAX,
     KEY_BYTES_MAX,
@@ -324,6 +325,9 @@ class Commands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     spared_through: int = 0
     """Only leases that were granted or last renewed up to this time are spared by `expire_before`. Later ones end at their deadline: their
     consumers know the leader."""
+    due_max: int = 0
+    """Messages whose leases end, that expire or that are promoted before the items, at most, so that a flood of due messages is no long stall.
+    0: `HOUSEKEEPING_MAX`, which no other number exceeds."""
 
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
@@ -372,6 +376,8 @@ def validate_commands(commands: Commands) -> str | None:
     numbers = (commands.expire_before, commands.jitter_seed, commands.spared_through)
     if not all(0 <= number <= U64_MAX for number in numbers):
         return "expire_before, jitter_seed and spared_through must be unsigned 64-bit numbers"
+    if not 0 <= commands.due_max <= HOUSEKEEPING_MAX:
+        return f"due_max is between 0 and {HOUSEKEEPING_MAX}, and not {commands.due_max}"
     return None
 
 

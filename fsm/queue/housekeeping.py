@@ -19,18 +19,23 @@ IDS_SWEPT_MAX: Final = 100
 """Ids that one entry may forget, besides its messages."""
 
 
-def keep_house(state: QueueState, expire_before: int, spared_through: int) -> Reading[int]:
-    """Execute the three steps and return how many messages they touched. With `HOUSEKEEPING_MAX` of them, more may be due."""
+def due_bound(due_max: int) -> int:
+    """Return how many messages the steps of an entry with this `due_max` may touch. It holds for every number."""
+    return due_max if 0 < due_max < HOUSEKEEPING_MAX else HOUSEKEEPING_MAX
+
+
+def keep_house(state: QueueState, expire_before: int, spared_through: int, count_max: int) -> Reading[int]:
+    """Execute the three steps and return how many messages they touched. With `count_max` of them, more may be due."""
     now, store, done = state.scalars.now, state.store, 0
     before = min(expire_before, now)
     state.scalars.leases_ended_through = before
     store.spare_leases(spared_through if before < now else NOTHING_SPARED)
     if store.may_lease_have_ended(before, now):
-        done = yield from _end_leases(state, before, HOUSEKEEPING_MAX)
+        done = yield from _end_leases(state, before, count_max)
     if store.expiry.may_be_due(now):
-        done += yield from _expire(state, HOUSEKEEPING_MAX - done)
+        done += yield from _expire(state, count_max - done)
     if store.delayed.may_be_due(now):
-        done += yield from _promote(state, HOUSEKEEPING_MAX - done)
+        done += yield from _promote(state, count_max - done)
     if state.ids.ends.may_be_due(now):
         yield from state.ids.sweep(now, IDS_SWEPT_MAX)
     return done

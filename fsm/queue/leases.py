@@ -12,10 +12,10 @@ from typing import Final
 from raftmq.fsm.queue import key_lines
 from raftmq.fsm.queue.commands import Lease
 from raftmq.fsm.queue.fairness import ancestors
-from raftmq.fsm.queue.housekeeping import expire
+from raftmq.fsm.queue.housekeeping import due_bound, expire
 from raftmq.fsm.queue.jobs import is_in_subtrees
 from raftmq.fsm.queue.key_lines import line_of
-from raftmq.fsm.queue.limits import FILTERS_MAX, HOUSEKEEPING_MAX, WINDOWS_TOGETHER_MAX
+from raftmq.fsm.queue.limits import FILTERS_MAX, WINDOWS_TOGETHER_MAX
 from raftmq.fsm.queue.message import LEASED, READY, Message
 from raftmq.fsm.queue.point_table import UNREAD
 from raftmq.fsm.queue.results import Leased
@@ -174,10 +174,12 @@ def is_open_to(state: QueueState, path: str) -> bool:
     return not any(one.paused_until > now for one in known)
 
 
-def due_by(state: QueueState, time: int, subtrees: tuple[str, ...], key: bytes, count_max: int) -> int:
-    """Return how many messages an entry of this time would promote that a lease in the same entry could find, at most `count_max`.
+def due_by(
+    state: QueueState, time: int, subtrees: tuple[str, ...], key: bytes, count_max: int, due_max: int = 0
+) -> int:
+    """Return how many messages an entry of this time and `due_max` would promote that a lease in the same entry could find, at most `count_max`.
 
-    Only messages in memory count, and at most `HOUSEKEEPING_MAX` are looked at. The answer decides about proposals, and never about a result.
+    Only messages in memory count, and no more than the entry promotes are looked at. The answer decides about proposals, and never about a result.
     """
     window = state.store.delayed
     if count_max <= 0 or not window.may_be_due(time) or is_full(state):
@@ -187,7 +189,7 @@ def due_by(state: QueueState, time: int, subtrees: tuple[str, ...], key: bytes, 
     rooms: dict[int, int] = {}
     lines: set[bytes] = set()
     found = 0
-    for place in dict.fromkeys(window.keys_until(time, HOUSEKEEPING_MAX)):  # a key may be there twice
+    for place in dict.fromkeys(window.keys_until(time, due_bound(due_max))):  # a key may be there twice
         if found >= count_max:
             break
         if not window.is_valid(place):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from raftmq.fsm.field_levels import FieldLevels, level_of_fields
+from raftmq.fsm.field_levels import FieldLevels, level_of_fields, level_of_own_fields
 from raftmq.fsm.queue import commands as qc
 
 ITEM_LEVELS: Final[Mapping[type[qc.Item], int]] = {
@@ -36,8 +36,14 @@ ITEM_LEVELS: Final[Mapping[type[qc.Item], int]] = {
 """Every item of a queue partition."""
 COMMANDS_LEVEL: Final = 2
 """The level of an entry without items."""
-FIELD_LEVELS: Final[FieldLevels] = {}
+DUE_LEVEL: Final = 7
+"""From this level on an entry names how many due messages it promotes."""
+FIELD_LEVELS: Final[FieldLevels] = {qc.Commands: {"due_max": DUE_LEVEL}}
 """Fields that were added at a later level than their item, by item. A field at its default value is not written."""
+_FIELDS_OF_ITEMS: Final[FieldLevels] = {
+    kind: levels for kind, levels in FIELD_LEVELS.items() if kind is not qc.Commands
+}
+"""Those that a look at each item finds. There may be hundreds of items."""
 
 
 def queue_level(payload: bytes) -> int | None:
@@ -46,4 +52,5 @@ def queue_level(payload: bytes) -> int | None:
     if commands is None:
         return None
     level = max((ITEM_LEVELS[type(item)] for item in commands.items), default=COMMANDS_LEVEL)
-    return max(level, level_of_fields(commands, FIELD_LEVELS)) if FIELD_LEVELS else level
+    level = max(level, level_of_own_fields(commands, FIELD_LEVELS))
+    return max(level, level_of_fields(commands, _FIELDS_OF_ITEMS)) if _FIELDS_OF_ITEMS else level

@@ -26,11 +26,11 @@ from raftmq.fsm.queue.changes import change
 from raftmq.fsm.queue.duplicates import Recalled, recall
 from raftmq.fsm.queue.enqueue import enqueue
 from raftmq.fsm.queue.enqueued import ReadEntry, read_entry
-from raftmq.fsm.queue.housekeeping import keep_house
+from raftmq.fsm.queue.housekeeping import due_bound, keep_house
 from raftmq.fsm.queue.jobs import JobRow, cancel_job, continue_job, start_job
 from raftmq.fsm.queue.leases import due_by, is_key_leasable, is_leasable, is_open_to, leasable_count, lease
 from raftmq.fsm.queue.levels import queue_level
-from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX, NAME_BYTES_MAX, WORK_MAX, MemoryBounds
+from raftmq.fsm.queue.limits import NAME_BYTES_MAX, WORK_MAX, MemoryBounds
 from raftmq.fsm.queue.message import Message, decode_message
 from raftmq.fsm.queue.prefetch import Prefetcher
 from raftmq.fsm.queue.results import (
@@ -214,18 +214,19 @@ class QueuePartition(DiskBackedMachine):
         """Return whether a message of this tenant could be leased now if it became ready: neither limits nor pauses forbid it."""
         return is_open_to(self.state, tenant)
 
-    def due_by(self, time: int, subtrees: tuple[str, ...], key: bytes, count_max: int) -> int:
-        """Return how many messages an entry of this time would promote that a `Lease` in the same entry could find, at most `count_max`.
+    def due_by(self, time: int, subtrees: tuple[str, ...], key: bytes, count_max: int, due_max: int = 0) -> int:
+        """Return how many messages an entry of this time and `due_max` would promote that a `Lease` in the same entry could find, at most
+        `count_max`.
 
         Only messages in memory count.
         """
-        return due_by(self.state, time, subtrees, key, count_max)
+        return due_by(self.state, time, subtrees, key, count_max, due_max)
 
-    def next_due_after(self, time: int) -> int | None:
-        """Return the earliest due time after `time` of a delayed message in memory. None: there is none, or one entry cannot promote
-        all messages that are due before it.
+    def next_due_after(self, time: int, due_max: int) -> int | None:
+        """Return the earliest due time after `time` of a delayed message in memory. None: there is none, or one entry with this `due_max`
+        cannot promote all messages that are due before it.
         """
-        return self.state.store.delayed.next_time_after(time, HOUSEKEEPING_MAX)
+        return self.state.store.delayed.next_time_after(time, due_bound(due_max))
 
     def is_key_leasable(self, tenant: str, key: bytes) -> bool | None:
         """Return whether a `Lease` of this key would find its head ready now, or None if only reading its rows can tell."""
@@ -320,14 +321,15 @@ class QueuePartition(DiskBackedMachine):
         self._expire_producers()
         self.sessions.expire(self.state.scalars.now)
         self.state.jitter_seed = commands.jitter_seed
-        done = yield from keep_house(self.state, commands.expire_before, commands.spared_through)
+        due_max = due_bound(commands.due_max)
+        done = yield from keep_house(self.state, commands.expire_before, commands.spared_through, due_max)
         left, results = WORK_MAX - done, []
         for item in commands.items:
             result, used = yield from self._execute(item, left)
             left -= used
             results.append(result)
         self.state.continue_purge()
-        return Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX or self.state.is_purging)
+        return Results(tuple(results), has_more_due=done >= due_max or self.state.is_purging)
 
     def _execute(self, item: qc.Item, work_max: int) -> Reading[tuple[ItemResult, int]]:
         """Execute an item. Return its result and the messages that it touched."""

@@ -5,8 +5,8 @@ A body that was evacuated keeps the facts that its batch had about it: its place
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import Final
@@ -24,6 +24,9 @@ from raftmq.types import LogIndex, Offset
 
 CACHED_COLUMNS_BYTES_MAX: Final = 1 << 20
 """Columns of one partition's batches that stay unpacked, for consumers that take their messages one by one. One batch always does."""
+KEPT_BYTES_MAX: Final = 1 << 20
+"""Entries of one partition that were read from the log and stay in memory while consumers take their other messages. One always does."""
+KEPT_ENTRIES_MAX: Final = 4
 _UNPACKED_MESSAGE_BYTES: Final = 128
 """Memory of an unpacked message beside the bytes of its columns: its numbers, and their places in lists."""
 _READ_BYTES_MAX: Final = 1 << 20
@@ -66,16 +69,18 @@ class _Columns:
             fields.headers[position] if fields.headers is not None else None,
         )
 
-
-def encode_body(body: StoredBody) -> bytes:
-    """Return the value of an evacuated body's row."""
-    headers = body.headers
-    length = _NO_HEADERS if headers is None else len(headers)
-    return b"".join((_HEAD.pack(body.position, body.checksum, body.codec, length), headers or b"", body.body))
+    def encoded(self, entry: Entry, sequence: int) -> bytes:
+        """Return the value of the row to which the body of one of the entry's messages is evacuated."""
+        position, fields, starts = sequence - self.base_offset, self._fields, self._starts
+        headers = None if fields.headers is None else fields.headers[position]
+        codec = CODEC_NONE if fields.codecs is None else fields.codecs[position]
+        length = _NO_HEADERS if headers is None else len(headers)
+        head = _HEAD.pack(position, fields.body_checksums[position], codec, length)
+        return b"".join((head, headers or b"", entry.payload[starts[position] : starts[position + 1]]))
 
 
 def decode_body(value: bytes) -> StoredBody:
-    """Invert `encode_body`."""
+    """Return the body in the value of an evacuated body's row, as `_Columns.encoded` made it."""
     position, checksum, codec, length = _HEAD.unpack_from(value)
     start = _HEAD.size
     headers = None if length == _NO_HEADERS else value[start : start + length]
@@ -92,11 +97,29 @@ class QueueBodiesReader:
         self._store = store
         self._columns: OrderedDict[LogIndex, _Columns] = OrderedDict()
         self._columns_bytes = 0
+        self._kept: deque[Entry] = deque()
+        """Entries with several messages that were read from the log, the newest last."""
+        self._kept_bytes = 0
+        self._is_kept_used = False
+        self._arrived: deque[Entry] = deque(maxlen=KEPT_ENTRIES_MAX)
+        """Entries that reading threads are handing over."""
 
     def clear(self) -> None:
-        """Forget unpacked columns: a snapshot replaced the log."""
+        """Forget everything: a snapshot replaced the log."""
         self._columns.clear()
         self._columns_bytes = 0
+        self._forget_kept()
+
+    def forget_unused(self) -> None:
+        """Forget the entries that were read, unless a message was taken from them since the last call."""
+        if not self._is_kept_used:
+            self._forget_kept()
+        self._is_kept_used = False
+
+    def _forget_kept(self) -> None:
+        self._arrived.clear()
+        self._kept.clear()
+        self._kept_bytes = 0
 
     def in_memory(self, sequences: Sequence[int]) -> list[StoredBody] | None:
         """Return the bodies of messages, or None if one is not in memory."""
@@ -109,7 +132,7 @@ class QueueBodiesReader:
                 or columns is None
                 or not entry.base_offset <= sequence < entry.base_offset + entry.record_count
             ):
-                entry = self._recent_entry(sequence)
+                entry = self._recent_entry(sequence) or self._kept_entry(sequence)
                 if entry is None:
                     return None
                 columns = self._columns.get(entry.index) or self._remember(entry.index, _Columns(entry))
@@ -120,6 +143,27 @@ class QueueBodiesReader:
         recent = self._replica.log.recent
         index = recent.index_of_offset(Offset(sequence))
         return None if index is None else recent.get(index)
+
+    def _kept_entry(self, sequence: int) -> Entry | None:
+        while self._arrived:
+            self._keep(self._arrived.popleft())
+        for entry in self._kept:
+            if entry.base_offset <= sequence < entry.next_offset:
+                self._is_kept_used = True
+                return entry
+        return None
+
+    def _keep(self, entry: Entry) -> None:
+        if any(one.index == entry.index for one in self._kept):
+            return  # two threads read it at the same time
+        self._kept.append(entry)
+        self._kept_bytes += len(entry.payload)
+        while len(self._kept) > 1 and (len(self._kept) > KEPT_ENTRIES_MAX or self._kept_bytes > KEPT_BYTES_MAX):
+            self._kept_bytes -= len(self._kept.popleft().payload)
+
+    def _hand_over(self, entry: Entry) -> None:
+        if entry.record_count > 1:
+            self._arrived.append(entry)
 
     def _remember(self, index: LogIndex, columns: _Columns) -> _Columns:
         self._columns[index] = columns
@@ -135,7 +179,7 @@ class QueueBodiesReader:
         """
         found: list[StoredBody | None] = []
         size = 0
-        for _, body in each_body(self._store, self._replica.key, sequences):
+        for _, body in each_body(self._store, self._replica.key, sequences, self._hand_over):
             found.append(body)
             size += 0 if body is None else len(body.body)
             if bytes_max is not None and size > bytes_max:
@@ -148,10 +192,16 @@ def read_bodies(store: StateStore, key: ReplicaKey, sequences: Iterable[int]) ->
     return {sequence: body for sequence, body in each_body(store, key, sorted(sequences)) if body is not None}
 
 
-def each_body(store: StateStore, key: ReplicaKey, sequences: Iterable[int]) -> Iterator[tuple[int, StoredBody | None]]:
+def each_body(
+    store: StateStore,
+    key: ReplicaKey,
+    sequences: Iterable[int],
+    on_entry: Callable[[Entry], None] | None = None,
+) -> Iterator[tuple[int, StoredBody | None]]:
     """Read bodies one by one. None: the message is finished. Neighbors share the read of their entry.
 
-    The bodies are copies, and only the entry of the last one is held: a small body may be in a large entry.
+    The bodies are copies, and only the entry of the last one is held: a small body may be in a large entry. `on_entry` is called with each
+    entry that was read from the log.
     """
     through = store.evacuated_through(key)
     columns: _Columns | None = None
@@ -165,12 +215,34 @@ def each_body(store: StateStore, key: ReplicaKey, sequences: Iterable[int]) -> I
             if entry is None:  # evacuated since `through` was read, or finished
                 yield sequence, _evacuated(store, key, sequence)
                 continue
-            try:
-                columns = _Columns(entry)
-            except ValueError as error:
-                raise DamagedReplicaError(key, f"entry {entry.index} is no batch of messages: {error}") from error
+            columns = _columns_of(key, entry)
+            if on_entry is not None:
+                on_entry(entry)
         found = columns.body(entry, sequence)
         yield sequence, msgspec.structs.replace(found, body=bytes(found.body))
+
+
+def bodies_to_evacuate(
+    store: StateStore, key: ReplicaKey, sequences: Iterable[int], through_index: LogIndex
+) -> Iterator[tuple[int, bytes]]:
+    """Read bodies of messages that have a location and were not evacuated, as far as their entries go up to an index. Yield their rows' values."""
+    columns: _Columns | None = None
+    entry: Entry | None = None
+    for sequence in sequences:
+        if columns is None or entry is None or not entry.base_offset <= sequence < entry.next_offset:
+            entry = _entry_of(store, key, sequence)
+            assert entry is not None, "a location's body is in the log"
+            if entry.index > through_index:
+                return
+            columns = _columns_of(key, entry)
+        yield sequence, columns.encoded(entry, sequence)
+
+
+def _columns_of(key: ReplicaKey, entry: Entry) -> _Columns:
+    try:
+        return _Columns(entry)
+    except ValueError as error:
+        raise DamagedReplicaError(key, f"entry {entry.index} is no batch of messages: {error}") from error
 
 
 def _evacuated(store: StateStore, key: ReplicaKey, sequence: int) -> StoredBody | None:

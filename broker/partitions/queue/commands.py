@@ -46,6 +46,7 @@ class QueueCommands:
         clock: QueueClock,
         lease_ms: Callable[[], int],
         draw_seed: Callable[[], int],
+        due_max: Callable[[], int],
         on_more_due: Callable[[], None],
     ) -> None:
         """Take the sources of the facts that each entry carries.
@@ -56,6 +57,7 @@ class QueueCommands:
             clock: The partition's clock.
             lease_ms: Returns the usual length of a lease.
             draw_seed: Returns a random number of 64 bits, for the jitter of back-offs.
+            due_max: Returns how many due messages an entry may promote, as `Commands.due_max`.
             on_more_due: Called when an entry left something due, so that another should follow.
         """
         self._loop = loop
@@ -63,6 +65,7 @@ class QueueCommands:
         self._clock = clock
         self.lease_ms = lease_ms
         self._draw_seed = draw_seed
+        self._due_max = due_max
         self._on_more_due = on_more_due
         self._keys = count()
         self._gathered = GatheredCommands[int, Item](loop, replica, self._encode, self._split, GATHERING)
@@ -109,7 +112,9 @@ class QueueCommands:
         # while an entry is half applied this number may be its own or that of the entry before it, and both will do
         ended_through = self._replica.state_machine.state.scalars.leases_ended_through
         expire_before = self._clock.expire_before(self.lease_ms(), ended_through)
-        return encode_commands(Commands(tuple(items), expire_before, self._draw_seed(), self._clock.spared_through_ms))
+        return encode_commands(
+            Commands(tuple(items), expire_before, self._draw_seed(), self._clock.spared_through_ms, self._due_max())
+        )
 
     def _split(self, result: object, _count: int) -> Sequence[object]:
         assert isinstance(result, Results)

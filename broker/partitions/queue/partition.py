@@ -23,6 +23,7 @@ from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig, queue_config
 from raftmq.broker.partitions.queue.copies import QueueCopies
+from raftmq.broker.partitions.queue.due_pace import DuePace
 from raftmq.broker.partitions.queue.finishes import FinishWatches
 from raftmq.broker.partitions.queue.gate import QueueGate
 from raftmq.broker.partitions.queue.jobs import QueueJobs
@@ -73,9 +74,17 @@ class PartitionQueue:
         self.appends = PartitionAppends(
             host.loop, replica, lambda: self.config().batch_bytes_max, ProducerFence(lambda: host.metadata), self.gate
         )
+        replica.applier.time_entries(host.boottime_ns)
+        self.due_pace = DuePace(host.loop, replica, self.clock)
         self.upkeep = QueueUpkeep(self, host, store)
         self.commands = QueueCommands(
-            host.loop, replica, self.clock, lambda: self.config().lease_ms, host.draw_seed, self.upkeep.tick
+            host.loop,
+            replica,
+            self.clock,
+            lambda: self.config().lease_ms,
+            host.draw_seed,
+            self.due_pace.take,
+            self.upkeep.tick,
         )
         self.chains = QueueChains(host.loop, replica, self.gate, self.appends, lambda: self.config().batch_bytes_max)
         self.leases = QueueLeases(
@@ -95,7 +104,8 @@ class PartitionQueue:
         return self.gate.leasable(subtrees, is_readable=not self.replica.applier.is_suspended)
 
     def _coming(self, wanted: Filter, count_max: int) -> int:
-        return self.replica.state_machine.due_by(self.clock.read_ms(), wanted.tenants, wanted.key, count_max)
+        now_ms, due_max = self.clock.read_ms(), self.due_pace.due_max()
+        return self.replica.state_machine.due_by(now_ms, wanted.tenants, wanted.key, count_max, due_max)
 
     def _on_enqueued(self) -> None:
         self.leases.wake()

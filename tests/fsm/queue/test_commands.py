@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue.enqueued import encode_chain, read_entry
-from raftmq.fsm.queue.levels import ITEM_LEVELS, queue_level
+from raftmq.fsm.queue.levels import DUE_LEVEL, ITEM_LEVELS, queue_level
+from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.settings import QueueSettings, backoff_ms, validate_settings
 from raftmq.fsm.state_machine import UnsupportedCommandError
@@ -99,6 +100,13 @@ def test_every_item_has_a_level_and_comes_back() -> None:
     assert qc.decode_commands(payload) == commands
     assert queue_level(payload) == 2
     assert queue_level(qc.encode_commands(qc.Commands(()))) == 2
+
+
+def test_a_number_of_due_messages_needs_a_later_level() -> None:
+    commands = qc.Commands((SETTLE, qc.Tick()), due_max=HOUSEKEEPING_MAX)
+    assert queue_level(qc.encode_commands(commands)) == DUE_LEVEL
+    assert qc.validate_commands(commands) is None
+    assert "due_max is between 0 and 500" in (qc.validate_commands(qc.Commands((), due_max=501)) or "")
 
 
 @pytest.mark.parametrize("payload", [b"", b"junk", b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff"], ids=range(4))

@@ -1061,6 +1061,27 @@ def test_no_entry_promotes_more_than_its_part_of_the_work() -> None:
     assert counts(queue) == {"ready": 1_600, "leased": 400}
 
 
+@pytest.mark.parametrize("due_max", [-1, 0, HOUSEKEEPING_MAX, 1 << 40])
+def test_every_entry_has_a_bound_of_due_messages(due_max: int) -> None:
+    queue = Queue()
+    queue.put(HOUSEKEEPING_MAX + 1, delay=100)
+    queue.wait(100)
+    assert queue.run(qc.Tick(), due_max=due_max).has_more_due
+    assert counts(queue) == {"delayed": 1, "ready": HOUSEKEEPING_MAX}
+
+
+def test_an_entry_promotes_the_first_ones_up_to_the_number_that_it_names() -> None:
+    queue = Queue()
+    queue.put(7, delay=[7, 6, 5, 4, 3, 2, 1])
+    queue.put(1, ttl=5)
+    queue.wait(10)
+    assert queue.run(qc.Tick(), due_max=4).has_more_due
+    assert counts(queue) == {"delayed": 4, "ready": 3}, "one expired, which comes before promotions"
+    assert lease(queue, 1) == [6]
+    assert not queue.run(qc.Tick(), due_max=5).has_more_due
+    assert counts(queue) == {"ready": 6, "leased": 1}
+
+
 def test_expired_leases_come_back_in_slices() -> None:
     queue = Queue()
     queue.put(900)

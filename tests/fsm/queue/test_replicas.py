@@ -91,7 +91,7 @@ def test_replicas_agree_while_more_is_due_than_an_entry_does(seed: int, work_max
     """Leases then find messages that have expired and are not removed yet."""
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (housekeeping, partition, twin):
+        for module in (housekeeping, twin):
             patch.setattr(module, "HOUSEKEEPING_MAX", 1 + work_max // 3)
         for module in (partition, twin):
             patch.setattr(module, "WORK_MAX", 1 + work_max)

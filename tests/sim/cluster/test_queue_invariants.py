@@ -225,8 +225,7 @@ def test_bodies_stay(queue: Queue) -> None:
 @pytest.fixture
 def small_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(partition, "WORK_MAX", 4)
-    for module in (partition, housekeeping):
-        monkeypatch.setattr(module, "HOUSEKEEPING_MAX", 2)
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_MAX", 2)
     undo = watch_work(lambda check: check())
     yield
     undo()
@@ -243,6 +242,18 @@ def test_work_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "HOUSEKEEPING_MAX", 9)
     with broken("WorkBounded"):
         queue.do(qc.Tick())
+
+
+@pytest.mark.usefixtures("small_work")
+def test_work_bounded_by_the_number_that_an_entry_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue()
+    queue.put(9, delay=10)
+    queue.wait(20)
+    queue.run(qc.Tick(), due_max=1)
+
+    monkeypatch.setattr(partition, "due_bound", lambda due_max: due_max + 1)
+    with broken("WorkBounded"):
+        queue.run(qc.Tick(), due_max=1)
 
 
 def settlement(operation: qc.Operation, count: int, number: int = 1, **token: int) -> qc.Settle:

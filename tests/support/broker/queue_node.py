@@ -29,6 +29,7 @@ from raftmq.broker.services.queue.browse import QueueBrowseService
 from raftmq.broker.services.queue.dead_letters import DeadLetterCopier
 from raftmq.broker.services.queue.partitions import QueuePartitions
 from raftmq.broker.services.queue.schedules import QueueScheduleService
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.queue.commands import Lease, Operation, Settle, SettleDetail
 from raftmq.fsm.queue.limits import MemoryBounds
 from raftmq.fsm.queue.partition import QueuePartition
@@ -60,6 +61,7 @@ class QueueNode(Harness):
         self.store = LmdbLogStore(directory, map_bytes=1 << 28)  # type: ignore[assignment]
         self.bounds = bounds
         self.offset_ms = 0
+        self.feature_level_max = FEATURE_LEVEL
         self.median_offset_ms = 0
         """The difference between the other brokers' clocks and this one."""
         self.readers = ThreadPoolExecutor(2)
@@ -155,7 +157,7 @@ class QueueNode(Harness):
     # ------------------------------------------------------------------------------------------------------------- tests
 
     async def queue(self, name: str = "jobs", partitions: int = 1, **config: str) -> Queue:
-        await self.register(1, "uuid-1", feature_level_max=2)
+        await self.register(1, "uuid-1", feature_level_max=self.feature_level_max)
         await self.feature_levels.raise_feature_level(pb.RaiseFeatureLevelRequest(), self.call())
         queue = Queue(self, await self.topic(name, partitions, QUEUE.name, **config))
         while queue.machine.state.settings != queue.partition.config().machine:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.queue import bodies
+from raftmq.broker.partitions.queue import bodies, upkeep
 from raftmq.broker.partitions.queue.upkeep import evacuate
+from raftmq.broker.replica import log_tail
 from raftmq.fsm.queue.commands import Operation, Tick
 from raftmq.fsm.queue.results import Done
 from raftmq.proto import queue_pb2 as pb
@@ -17,7 +18,7 @@ from raftmq.queue_batch import MessageColumns
 from raftmq.raft.entry import Entry
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.state_store import EVACUATED_BYTES_MAX
-from raftmq.types import LogIndex
+from raftmq.types import LogIndex, Offset
 
 from tests.support.broker.queue_node import Queue, queue_node
 from tests.support.fsm.queue.host import COLD
@@ -159,6 +160,40 @@ async def test_the_body_of_a_finished_message_goes_with_its_location(queue: Queu
     assert not node.broken
     assert node.store.read_body(key, 1) is None
     assert node.store.read_body(key, 2) is not None
+
+
+async def test_bodies_stay_in_the_log_while_most_of_it_is_unfinished(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million messages that wait were copied into the state file for nothing: the log got no shorter than the state file grew."""
+    monkeypatch.setattr(log_tail, "TAIL_BYTES", 4096)
+    store, replica, machine = queue.node.store, queue.partition.replica, queue.machine
+    monkeypatch.setattr(queue.partition.upkeep, "_tail_index", lambda: replica.durable_state_index)
+    for _ in range(30):
+        await queue.put_columns(MessageColumns([bytes(10_000)]))
+    await queue.write_back()
+    assert upkeep.log_bytes_max(machine) > store.log_bytes(replica.key) > 300_000
+    await queue.partition.maintain()
+    assert store.evacuated_through(replica.key) == -1
+
+    for _ in range(20):
+        await queue.settle(Operation.ACCEPT, *await queue.lease())
+    await queue.write_back()
+    assert upkeep.log_bytes_max(machine) < store.log_bytes(replica.key)
+    await queue.partition.maintain()
+    assert store.evacuated_through(replica.key) >= 25
+
+
+async def test_an_evacuation_goes_no_further_than_it_must(queue: Queue) -> None:
+    for _ in range(3):
+        await queue.put(2)
+    await queue.write_back()
+    store, key = queue.node.store, queue.partition.replica.key
+    second = store.find_offset(key, Offset(3))
+    assert second is not None
+    assert evacuate(store, key, second)
+    assert store.evacuated_through(key) == 3
+    assert not evacuate(store, key, second)
 
 
 async def test_an_evacuation_reads_no_more_large_bodies_than_it_copies(

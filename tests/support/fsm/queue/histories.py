@@ -60,7 +60,8 @@ class _Author:
         before = rng.choice([self.log.time_ms, self.log.time_ms, 0])
         spared = self.log.time_ms - rng.choice([0, 0, 30, 200])
         seed = rng.choice([0, rng.getrandbits(64)])
-        return self.log.commands(*items, expire_before=before, jitter_seed=seed, spared_through=spared)
+        due_max = rng.choice([0, 0, 1, 2, 3])
+        return self.log.commands(*items, expire_before=before, jitter_seed=seed, spared_through=spared, due_max=due_max)
 
     def columns(self, count: int) -> MessageColumns:
         rng = self.rng

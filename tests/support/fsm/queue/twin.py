@@ -209,14 +209,15 @@ class Twin:
             number: one for number, one in self.sessions.items() if one.active_at + SESSION_EXPIRY_MS > self.now
         }
         self.jitter_seed = commands.jitter_seed
-        done = self._housekeeping(commands.expire_before, commands.spared_through)
+        due_max = min(commands.due_max, HOUSEKEEPING_MAX) if commands.due_max > 0 else HOUSEKEEPING_MAX
+        done = self._housekeeping(commands.expire_before, commands.spared_through, due_max)
         left, results = WORK_MAX - done, []
         for item in commands.items:
             result, used = self._execute(item, left)
             left -= used
             results.append(result)
         self._continue_purge()
-        return qr.Results(tuple(results), has_more_due=done >= HOUSEKEEPING_MAX or bool(self.unpurged))
+        return qr.Results(tuple(results), has_more_due=done >= due_max or bool(self.unpurged))
 
     def _begin_purge(self) -> None:
         """Let the tree keep the tenants as they were, until the purge visits them."""
@@ -242,8 +243,8 @@ class Twin:
 
     # -------------------------------------------------------------------------------------------------- housekeeping
 
-    def _housekeeping(self, expire_before: int, spared_through: int) -> int:
-        left = HOUSEKEEPING_MAX
+    def _housekeeping(self, expire_before: int, spared_through: int, due_max: int) -> int:
+        left = due_max
         self.leases_ended_through = before = min(expire_before, self.now)
 
         def has_ended(m: TwinMessage) -> bool:
@@ -269,7 +270,7 @@ class Twin:
         ends = sorted((one.until, id_) for id_, one in self.ids.items() if one.is_finished and one.until <= self.now)
         for _, id_ in ends[:100]:
             del self.ids[id_]
-        return HOUSEKEEPING_MAX - left
+        return due_max - left
 
     def _first(
         self, count: int, key: Callable[[TwinMessage], object], chosen: Callable[[TwinMessage], bool]
