@@ -1,4 +1,4 @@
-"""Write the generated files of the Helm chart: its README, the settings in its schema, and its copies of the alert rules and the dashboard.
+"""Write the generated files of the Helm chart: its README, the settings in its schema, and its copies of the alert rules and the dashboards.
 
 `values.yaml` has the defaults, and a comment of one line above each value. `values.schema.json` has the types. Both are written by hand, but
 for the names of a broker's settings. `scripts.generate_docs` writes the files, and `scripts.check_generated` compares them.
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 from raftmq.broker.base.config import CONFIG_KEYS
 
-from scripts.dashboards import dashboard
+from scripts.dashboards import dashboards
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 CHART: Final = Path("helm/raftmq")
@@ -133,5 +133,5 @@ def generated() -> Mapping[Path, str]:
         CHART / "README.md": readme((chart / "values.yaml").read_text()),
         CHART / "values.schema.json": schema((chart / "values.schema.json").read_text()),
         CHART / "files/alerts.yml": (ROOT / ALERTS).read_text(),
-        CHART / "files/dashboard.json": dashboard(),
+        **{CHART / "files/dashboards" / name: text for name, text in dashboards().items()},
     }

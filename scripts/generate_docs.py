@@ -415,7 +415,7 @@ def main() -> None:
     """Write the pages into the given directory, or into docs/reference."""
     written = write_all(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / REFERENCE)
     if len(sys.argv) == 1:
-        for file, text in {dashboards.FILE: dashboards.dashboard(), **chart.generated()}.items():
+        for file, text in {**dashboards.generated(), **chart.generated()}.items():
             (ROOT / file).write_text(text)
             written.append(ROOT / file)
     for path in written:

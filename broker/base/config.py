@@ -204,6 +204,11 @@ class BrokerConfig:
         _TIMING.mark_renewal_seconds,
         "interval at which a running broker renews the mark of its data directory: an older copy of it is refused from then on",
     )
+    slow_request_seconds: float = _key(
+        _TIMING.slow_request_seconds,
+        seconds_between(0, 86_400),
+        "time from which on a request is logged as slow, with its phases. 0: none is",
+    )
     shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "time limit of an orderly shutdown as a whole")
 
     def limits(self) -> Limits:

@@ -136,6 +136,8 @@ EVENTS: Final[Mapping[str, str]] = {
     # requests
     "append_failed": "A defect of the broker in one request of a stream. Its client was told that the outcome is unknown",
     "request_failed": "A defect of the broker in one call. Its client was told the `error_id`. Please report it",
+    "slow_request": "A request took longer than `slow_request_seconds`. For an append the phases name the cause: waiting to be proposed, "
+    "this broker's disk, a majority of the replicas, or applying and answering. At most ten are logged in ten seconds",
     "slow_reader_disconnected": "A client that did not read its answers was disconnected, because others needed the memory",
     "metric_unknown": "A defect of the broker: it measures a metric that its catalog lacks, so /metrics does not show it. Please report it",
     "http_request_refused": "The HTTP port received something that is not HTTP, such as TLS. The sender got status 400 or was disconnected",
@@ -200,6 +202,10 @@ FIELDS: Final[Mapping[str, str]] = {
     "error_code": "a code of the client protocol, or the class of an error",
     "error_id": "connects a client's error with this event",
     "elapsed_seconds": "duration so far",
+    "queued_seconds": "time until an append was proposed",
+    "disk_seconds": "time from the proposal until this broker's disk had it",
+    "replication_seconds": "time from there until a majority had it",
+    "apply_seconds": "time from there until the answer",
     "limit": "the limit that was reached",
     "loop": "a kind of background work: the values of `raftmq_background_failures_total`",
     "phase": "a phase of an orderly stop",

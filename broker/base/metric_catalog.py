@@ -84,6 +84,12 @@ _REQUESTS: Final = (
         "Refused partitions within answered requests, by method and error code",
         ("method", "code"),
     ),
+    Metric(
+        "raftmq_slow_requests_total",
+        "counter",
+        "Requests that took longer than slow_request_seconds, by method. Polls do not count",
+        ("method",),
+    ),
     Metric("raftmq_streams", "gauge", "Open streams", ("method",)),
     Metric("raftmq_parked_polls", "gauge", "Long polls waiting for records"),
     Metric("raftmq_topology_watchers", "gauge", "Clients watching the topology"),

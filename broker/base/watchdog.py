@@ -64,9 +64,14 @@ class Watchdog:
         return max(pending, *(lag for began_at, lag in list(self._largest) if began_at >= now - window_seconds), 0.0)
 
     def _run(self) -> None:
-        while not self._stop.wait(_PROBE_SECONDS):
+        while True:
+            due_at = time.monotonic() + _PROBE_SECONDS
+            if self._stop.wait(_PROBE_SECONDS):
+                return
             turned = self._turned = threading.Event()
-            asked_at = self._asked_at = time.monotonic()
+            now = time.monotonic()
+            # this thread, too, stood still while the process was frozen: the probe counts from when it was due
+            asked_at = self._asked_at = due_at if now - due_at > _PROBE_SECONDS else now
             try:
                 self._loop.call_soon_threadsafe(turned.set)
             except RuntimeError:  # the loop is closed

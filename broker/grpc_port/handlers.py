@@ -53,16 +53,23 @@ async def observed(metrics: RequestMetrics, method: str, answer: Callable[[], Aw
     except RequestError as error:
         failure = error
     except asyncio.CancelledError:
-        metrics.observe(method, CANCELLED, time.perf_counter() - started)
+        _ended(metrics, method, CANCELLED, started)
         raise
     except Exception as error:  # noqa: BLE001 -- the root of a call: a defect must not reach the transport's own handling
         failure = internal_error(method, error)
     else:
-        metrics.observe(method, OK, time.perf_counter() - started)
+        _ended(metrics, method, OK, started)
         return response
-    metrics.observe(method, pb.ErrorCode.Name(failure.code), time.perf_counter() - started)
+    _ended(metrics, method, pb.ErrorCode.Name(failure.code), started)
     failure.is_counted = True
     raise failure
+
+
+def _ended(metrics: RequestMetrics, method: str, code: str, started: float) -> None:
+    seconds = time.perf_counter() - started
+    metrics.observe(method, code, seconds)
+    if seconds >= metrics.slow.threshold_seconds:
+        metrics.slow.report(method, code, seconds)
 
 
 class _Adapter:

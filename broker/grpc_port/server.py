@@ -57,6 +57,7 @@ from raftmq.broker.services.queue.schedules import QueueScheduleService
 from raftmq.broker.services.queue.service import QueueService
 from raftmq.broker.services.replica_placement import ReplicaPlacementService
 from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.broker.services.slow_requests import SlowRequests
 from raftmq.broker.services.topology import TopologyService
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
@@ -85,7 +86,7 @@ class GrpcServer:
         plans: PlanRunner | None = None,
     ) -> None:
         self._host = host
-        self.metrics = metrics or RequestMetrics()
+        self.metrics = metrics or RequestMetrics(SlowRequests(host.timing.slow_request_seconds))
         locator: Locator[Partition] = Locator(host, host.partitions)
         leader = MetadataLeader(host, forwarder)
         producer_ids = ProducerIds(host, leader)

@@ -188,6 +188,7 @@ def _request_values(host: MetricsHost) -> dict[str, Value]:
         "raftmq_requests_total": [*counted.requests.items()],
         "raftmq_request_seconds": [((kind,), seconds.copy()) for kind, seconds in counted.seconds.items()],
         "raftmq_partition_refusals_total": [*counted.refusals.items()],
+        "raftmq_slow_requests_total": [((method,), float(count)) for method, count in counted.slow.total.items()],
         "raftmq_streams": [((method,), float(count)) for method, count in counted.streams.items()],
         "raftmq_parked_polls": float(log.parked_polls),
         "raftmq_topology_watchers": float(host.grpc.topology.watchers),

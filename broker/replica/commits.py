@@ -169,6 +169,8 @@ class Commits:
 
     def _on_durable(self, replica: Replica[StateMachine], write: _Write) -> None:
         replica.on_written(write.update)
+        if write.update.entries:
+            replica.proposals.on_durable(write.update.entries[-1].index)
         if write.update.truncation is not None:
             self._log_trimmer.delete(replica)
         if write.work is not None:

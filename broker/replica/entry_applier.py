@@ -75,11 +75,13 @@ class EntryApplier:
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Apply committed entries, and answer their proposals. Called by the engine, in order."""
+        machine, listeners, proposals, clock_ns = self._machine, self.listeners, self._proposals, self._clock_ns
+        pending = proposals.queue
+        if pending and entries:
+            proposals.on_committed(entries[-1].index)
         if self._delayed or self._is_held:
             self._delayed.extend(entries)
             return
-        machine, listeners, proposals, clock_ns = self._machine, self.listeners, self._proposals, self._clock_ns
-        pending = proposals.queue
         applied = 0
         for entry in entries:
             if clock_ns is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 from raftmq.broker.base.futures import fail
@@ -24,12 +25,27 @@ class ProposalHost(Protocol):
         ...
 
 
+class ProposalFuture(asyncio.Future[list[object]]):
+    """The results of one proposal, and the times of its phases (`time.perf_counter`), of which each is 0 until it has come.
+
+    The times are only for the log of slow requests: nothing else may depend on them.
+    """
+
+    __slots__ = ("committed_at", "durable_at", "group_id", "proposed_at")
+
+    group_id: GroupId
+    proposed_at: float
+    durable_at: float
+    """When this broker's disk had the entries. A majority may have them before."""
+    committed_at: float
+
+
 class PendingProposal:
     """One proposal in flight: its entries, and the future for their results."""
 
     __slots__ = ("first_index", "future", "last_index", "results", "size", "term")
 
-    def __init__(self, entries: tuple[Entry, ...], size: int, future: asyncio.Future[list[object]]) -> None:
+    def __init__(self, entries: tuple[Entry, ...], size: int, future: ProposalFuture) -> None:
         self.first_index: LogIndex = entries[0].index
         self.last_index: LogIndex = entries[-1].index
         self.term: Term = entries[-1].term
@@ -50,12 +66,38 @@ class PendingProposals:
         self._not_leader = not_leader
         self.queue: deque[PendingProposal] = deque()
         """Proposals by index. The replica checks it before each call of `on_applied`, because followers have none."""
+        self._not_durable: deque[PendingProposal] = deque()
+        """Proposals that this broker's disk does not have yet, by index."""
+        self._uncommitted: deque[PendingProposal] = deque()
+        """Proposals that are not committed yet, by index."""
 
-    def add(self, entries: tuple[Entry, ...], size: int) -> asyncio.Future[list[object]]:
+    def add(self, entries: tuple[Entry, ...], size: int) -> ProposalFuture:
         """Wait for entries that were just appended. `size` is their part of the budget."""
-        future: asyncio.Future[list[object]] = self._host.loop.create_future()
-        self.queue.append(PendingProposal(entries, size, future))
+        future = ProposalFuture(loop=self._host.loop)  # no method of its own: that would double the cost
+        future.group_id = self._group_id
+        future.proposed_at = perf_counter()
+        future.durable_at = future.committed_at = 0.0
+        pending = PendingProposal(entries, size, future)
+        self.queue.append(pending)
+        self._not_durable.append(pending)
+        self._uncommitted.append(pending)
         return future
+
+    def on_durable(self, index: LogIndex) -> None:
+        """Record the time at which this broker's disk had every entry up to `index`."""
+        waiting = self._not_durable
+        if waiting and waiting[0].last_index <= index:
+            now = perf_counter()
+            while waiting and waiting[0].last_index <= index:
+                waiting.popleft().future.durable_at = now
+
+    def on_committed(self, index: LogIndex) -> None:
+        """Record the time at which the entries up to `index` were committed. Repeating it changes nothing."""
+        waiting = self._uncommitted
+        if waiting and waiting[0].last_index <= index:
+            now = perf_counter()
+            while waiting and waiting[0].last_index <= index:
+                waiting.popleft().future.committed_at = now
 
     def on_applied(self, entry: Entry, result: object) -> None:
         """Record the result of an applied entry. Answer the oldest proposal if this was its last entry."""
@@ -77,6 +119,8 @@ class PendingProposals:
 
     def fail_all(self) -> None:
         """Fail every proposal after leadership ended. Each may still commit, so its outcome is unknown, never "failed"."""
+        self._not_durable.clear()
+        self._uncommitted.clear()
         while self.queue:
             pending = self.queue.popleft()
             self._host.release_uncommitted(pending.size)

@@ -6,7 +6,7 @@ Appends take effect in the order in which they arrive: a request is validated an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from raftmq.broker.base.request_error import RequestError, expired
@@ -145,6 +145,13 @@ def needs_decision(begun: Begun) -> bool:
 def undecided(begun: Begun) -> set[Applied]:
     """Return the futures of proposals that the request waits for."""
     return {future for one in begun if one.pending is not None for future in one.pending.pending()}
+
+
+def proposals(begun: Begun) -> Iterator[Applied]:
+    """Yield the future of each proposal of the request, those that are over included. One may come several times."""
+    for one in begun:
+        if one.pending is not None:
+            yield from (future for _, future in one.pending.outcomes if future is not None)
 
 
 def _check_batches(part: pb.PartitionAppend) -> None:

@@ -21,9 +21,10 @@ from typing import Final
 import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.pending_append import Applied
-from raftmq.broker.services.append import AppendService, Begun, needs_decision, undecided
+from raftmq.broker.services.append import AppendService, Begun, needs_decision, proposals, undecided
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS
 from raftmq.broker.services.request_metrics import OK, RequestMetrics
+from raftmq.broker.services.slow_requests import append_phases
 from raftmq.proto import queue_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -251,8 +252,14 @@ class AppendSession:
         self._refuse(request, refusal)
 
     def _finish(self, request: _Request, response: pb.AppendResponse, code: str) -> None:
+        now = time.perf_counter()
+        seconds = now - request.started_at
+        slow = self._metrics.slow
+        if seconds >= slow.threshold_seconds:
+            phases = append_phases(request.started_at, now, proposals(request.begun))
+            slow.report_append(self._method, code, seconds, phases)
         request.forget_batches()
-        self._metrics.observe(self._method, code, time.perf_counter() - request.started_at)
+        self._metrics.observe(self._method, code, seconds)
         if not self._is_closed:
             request.answer(response)
         self._tell_changed()

@@ -10,9 +10,12 @@ from collections import Counter
 from typing import Final
 
 from raftmq.broker.base.histogram import LATENCY_SECONDS, Histogram
+from raftmq.broker.services.slow_requests import SlowRequests
 from raftmq.methods import APPEND, APPEND_STREAM, METHODS, POLL, UnaryMethod
+from raftmq.proto import queue_pb2 as pb
 
 OK: Final = "OK"
+INTERNAL: Final = pb.ErrorCode.Name(pb.INTERNAL)
 CANCELLED: Final = "CANCELLED"
 """The client cancelled the call, or its connection ended."""
 
@@ -25,9 +28,11 @@ _KIND_OF_METHOD: Final = {APPEND.name: "append", APPEND_STREAM.name: "append", P
 class RequestMetrics:
     """Counters of the client port."""
 
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str]] = Counter()
-        """Answered requests, by (method, code)."""
+    def __init__(self, slow: SlowRequests | None = None) -> None:
+        self.slow = slow or SlowRequests()
+        """The log of slow requests. By default none is slow."""
+        self.requests: Counter[tuple[str, str]] = Counter({(method.name, INTERNAL): 0 for method in METHODS})
+        """Answered requests, by (method, code). Defects are counted from 0 on: a series that begins with 1 has no increase to alert on."""
         self.seconds = {kind: Histogram(LATENCY_SECONDS) for kind in KINDS}
         self.refusals: Counter[tuple[str, str]] = Counter()
         """Partitions refused within answered requests, by (method, code)."""

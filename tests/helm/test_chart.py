@@ -12,7 +12,7 @@ from raftmq.broker.base.config import BrokerConfig, load_config
 from raftmq.cli.main import app
 from typer.main import get_command
 
-from scripts.dashboards import dashboard
+from scripts.dashboards import dashboards
 from tests.support.helm.chart import (
     NAMES,
     Object,
@@ -335,12 +335,14 @@ def test_every_broker_has_a_load_balancer_for_clients_and_none_for_brokers() -> 
     assert not any(one["spec"].get("type") for one in of_kind("defaults", "Service"))
 
 
-def test_the_alert_rules_and_the_dashboard_are_those_of_the_project() -> None:
+def test_the_alert_rules_and_the_dashboards_are_those_of_the_project() -> None:
     (rules,) = of_kind("monitoring", "PrometheusRule")
     alerts = yaml.safe_load((CHART.parents[1] / "examples/monitoring/alerts.yml").read_text())
+    for rule in alerts["groups"][0]["rules"]:
+        rule["annotations"]["runbook_url"] = f"https://wiki.example.com/raftmq/{rule['annotations']['runbook_url']}"
     assert rules["spec"] == alerts
     (shown,) = (one for one in of_kind("monitoring", "ConfigMap") if labels(one).get("grafana_dashboard") == "1")
-    assert json.loads(shown["data"]["raftmq.json"]) == json.loads(dashboard())
+    assert shown["data"] == {f"raftmq-{name}": text for name, text in dashboards().items()}
     assert of_kind("defaults", "PrometheusRule") == of_kind("defaults", "ServiceMonitor") == []
 
 

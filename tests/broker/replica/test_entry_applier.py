@@ -67,7 +67,9 @@ class Replica:
         self.core = SimpleNamespace(applied_index=0, state_floor=0, apply_done=self.apply_done)
         self.answered, self.heard, self.loads, self.progress = [], [], [], 0
         proposals = SimpleNamespace(
-            queue=[1], on_applied=lambda entry, result: self.answered.append((entry.index, result))
+            queue=[1],
+            on_applied=lambda entry, result: self.answered.append((entry.index, result)),
+            on_committed=lambda index: None,
         )
         self.applier = EntryApplier(
             self.machine, self.core, proposals, lambda needed, on_found: self.loads.append(on_found), self.on_progress
