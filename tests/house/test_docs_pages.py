@@ -22,6 +22,7 @@ from tests.support.house.files import ROOT, tracked_files
 GITHUB = ".github/"
 FULL_ADDRESS = re.compile(r"\w+:")
 INDENTED = re.compile(r"( +)\S")
+FENCE = re.compile(r"^( *)(?:```|~~~)", re.MULTILINE)
 LIST_KIND = re.compile(r"- |\d+\. ")
 ITEM = re.compile(r" *(?:[-*]|\d+\.) ")
 
@@ -69,6 +70,9 @@ def link_problems(page: str, text: str) -> Iterator[str]:
 
 def markup_problems(page: str, text: str) -> Iterator[str]:
     """Describe markup that GitHub and Python-Markdown understand differently."""
+    for indent in FENCE.findall(text):
+        if len(indent) % 4:
+            yield f"{page}: a code block in a list is indented by four spaces, not by {len(indent)}"
     before, last_line, is_block = "", "", False
     for number, line in enumerate(without_code_blocks(text).splitlines(), 1):
         indented = INDENTED.match(line)
@@ -161,6 +165,8 @@ def test_a_link_that_leads_nowhere_is_reported(link: str, problem: str) -> None:
         ("- a\n  goes on\n", 0),
         ("- a\n\n    b\n- c\n", 1),
         ("- a\n\n    b\n\n- c\n", 0),
+        ("- a\n\n    ```sh\n    b\n    ```\n", 0),
+        ("- a\n\n  ```sh\n  b\n  ```\n", 2),
         ("a\n| b |\n", 1),
         ("a\n- b\n", 1),
         ("1. a\n\n- b\n", 1),
