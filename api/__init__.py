@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from raftmq.client.admin.cluster_health import ClusterHealth as ClusterHealth
     from raftmq.client.admin.cluster_health import PartitionNames as PartitionNames
     from raftmq.client.admin.cluster_health import PartitionState as PartitionState
+    from raftmq.client.admin.configuration import ConfigValue as ConfigValue
+    from raftmq.client.admin.configuration import RuntimeSetting as RuntimeSetting
     from raftmq.client.admin.descriptions import BrokerDescription as BrokerDescription
     from raftmq.client.admin.descriptions import BrokerRemoval as BrokerRemoval
     from raftmq.client.admin.descriptions import ClusterDescription as ClusterDescription
@@ -102,6 +104,8 @@ _HOMES = {
     "Attempt": "raftmq.client.worker.handlers",
     "BrokerRemoval": "raftmq.client.admin.descriptions",
     "BulkDelivery": "raftmq.client.producer.batch",
+    "ConfigValue": "raftmq.client.admin.configuration",
+    "RuntimeSetting": "raftmq.client.admin.configuration",
     "ClusterDescription": "raftmq.client.admin.descriptions",
     "ClusterHealth": "raftmq.client.admin.cluster_health",
     "Consumer": "raftmq.client.consumer.consumer",

@@ -9,6 +9,8 @@ from raftmq.extras import MissingExtraError, require
 
 SERVER_COMMANDS: Final = ("broker", "config", "dev", "doctor")
 """Commands of ``raftmq`` that run a broker or read its files."""
+CLIENT_COMMANDS: Final = (["config", "list"], ["config", "set"], ["config", "unset"])
+"""Commands among them that only ask a running broker."""
 DEFECT_EXIT_CODE: Final = 1
 """Exit code for a problem of this machine, as in `raftmq.cli.exit_codes`, which needs typer."""
 
@@ -18,7 +20,7 @@ def require_for_command(arguments: list[str]) -> None:
     words = [argument for argument in arguments if not argument.startswith("-")]
     name = " ".join(("raftmq", *words[:2])) if words[:1] == ["broker"] else " ".join(("raftmq", *words[:1]))
     is_help = any(argument in ("-h", "--help") for argument in arguments)
-    is_of_server = words[:1] and words[0] in SERVER_COMMANDS
+    is_of_server = bool(words) and words[0] in SERVER_COMMANDS and words[:2] not in CLIENT_COMMANDS
     require("server" if is_of_server and not is_help else "cli", name)
 
 

@@ -213,7 +213,7 @@ class InvalidTopicNameError(UsageError):
 
 
 class InvalidConfigError(UsageError):
-    """A topic configuration key is unknown or its value invalid."""
+    """A setting of a topic or of brokers is unknown, cannot be changed, or its value is not accepted."""
 
     code = ErrorCode.INVALID_CONFIG
 

@@ -17,6 +17,7 @@ import structlog
 from raftmq.broker.base.clock import Clock, WallClock
 from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.logs import set_log_level
 from raftmq.broker.base.loop_pause import LoopPause
 from raftmq.broker.base.watchdog import Watchdog
 from raftmq.broker.data_port.port import DataPort
@@ -118,6 +119,10 @@ class NodeEnvironment:
     def http_server(self, host: MetricsHost) -> HttpServer:
         """Create the port for metrics and health."""
         return HttpServer(host)
+
+    def set_log_level(self, level: str) -> None:
+        """Change the minimum level of the process's log. Called whenever it changes."""
+        set_log_level(level)
 
     def new_uuid(self) -> str:
         """Return a new unique id. Called whenever one is needed."""

@@ -21,7 +21,7 @@ from typing import IO
 import structlog
 import uvloop
 from raftmq.broker.base.addresses import split_address
-from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.config import LoadedConfig
 from raftmq.broker.base.limits import why_process_is_too_small
 from raftmq.broker.base.logs import configure_logs
 from raftmq.broker.base.request_error import RequestError
@@ -62,8 +62,9 @@ _EXIT_SECONDS = 2.0
 """Time for the interpreter to end after the broker has ended."""
 
 
-def run_broker(config: BrokerConfig) -> int:
+def run_broker(loaded: LoadedConfig) -> int:
     """Run until SIGTERM or SIGINT. Return the exit code. Prints one JSON line on stdout when ready."""
+    config = loaded.config
     configure_logs(config.log_level)
     try:
         config.data_dir.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ def run_broker(config: BrokerConfig) -> int:
     gc.freeze()  # the modules
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config))
+            return runner.run(_serve(loaded))
     except VolumeFullError as error:
         return _complain(str(error), EXIT_MACHINE)
     except (RegistryError, ReplicaStorageError) as error:
@@ -96,8 +97,8 @@ def run_broker(config: BrokerConfig) -> int:
         lock.close()
 
 
-async def _serve(config: BrokerConfig) -> int:
-    node = Node(config, importlib.metadata.version("raftmq"))
+async def _serve(loaded: LoadedConfig) -> int:
+    node = Node(loaded.config, importlib.metadata.version("raftmq"), sources=loaded.sources)
     if node.store.board is not None:
         node.store.board.catch_faults()
     loop = asyncio.get_running_loop()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import structlog
-from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.config import BrokerConfig, LoadedConfig
 from raftmq.broker.base.gc_pauses import GcPauses
 from raftmq.broker.base.limits import Limits, Timing, within_this_process
 from raftmq.broker.base.readiness import (
@@ -31,6 +32,7 @@ from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.peer_events import PeerEvents
 from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.cluster.runtime_config import RuntimeConfig
 from raftmq.broker.cluster.seeds import Seeds
 from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.cluster.upkeep import Upkeep
@@ -64,8 +66,16 @@ _LEADERSHIP_DRAIN_SECONDS_MAX = 5.0
 class Node:
     """Connects the parts of one broker, and leads them through its life. Implements `EngineOwner` and `MetricsHost`."""
 
-    def __init__(self, config: BrokerConfig, version: str, parts: NodeEnvironment | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        version: str,
+        parts: NodeEnvironment | None = None,
+        sources: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the configuration of the start. `sources` has the origins of its values, as `LoadedConfig` has them."""
         self.config = config
+        self.runtime_config = RuntimeConfig(LoadedConfig(config, sources or {}), self._on_settings_changed)
         self.version = version
         self.loop = asyncio.get_running_loop()
         self._parts = parts = parts or NodeEnvironment(config)
@@ -123,6 +133,7 @@ class Node:
             self.standing,
             self.supervisor,
             self._bootstrap.formation,
+            self.runtime_config,
         )
         forwarder = PeerForwarder(self.transport)
         self.grpc = parts.grpc_server(self.view, forwarder)
@@ -239,6 +250,7 @@ class Node:
         self.supervisor.spawn(Work.DISK_WATCH, self.disk_watch.run)
         self.supervisor.spawn(Work.CLOCK_WATCH, self.clock_watch.run)
         is_known = not await self._bootstrap.enter()
+        self._follow_settings()
         if not is_known:
             self._check_standing()
             self.supervisor.spawn(Work.ANNOUNCEMENT, self._bootstrap.announce)
@@ -306,6 +318,7 @@ class Node:
 
     def _on_metadata_changed(self) -> None:
         self._check_standing()
+        self._follow_settings()
         self._metadata_changed.set()
         self.view.on_topology_change()
 
@@ -320,6 +333,21 @@ class Node:
         elif replica.state_machine.feature_level > self._feature_level:
             text = f"the cluster is at feature level {replica.state_machine.feature_level}, and this version knows {self._feature_level}"
             self._fall_silent(NotReady(Reason.UNSUPPORTED_FORMAT, f"{text}: start a newer version of the broker"))
+
+    def _follow_settings(self) -> None:
+        """Adopt the run-time settings of this node's metadata, confirmed or not: an older value was right a moment ago."""
+        if self._metadata.replica is not None:
+            self.runtime_config.follow(self._metadata.replica.state_machine, self.view.node_id)
+
+    def _on_settings_changed(self, before: BrokerConfig, now: BrokerConfig) -> None:
+        if now.log_level != before.log_level:
+            self._parts.set_log_level(now.log_level)
+        if now.disk_reserve_bytes != before.disk_reserve_bytes:
+            self._storage.disk.set_reserve(now.disk_reserve_bytes)
+        if now.scrub_bytes_per_second != before.scrub_bytes_per_second:
+            self.upkeep.scrubber.bytes_per_second = now.scrub_bytes_per_second
+        if now.offsets_retention_seconds != before.offsets_retention_seconds:
+            self.view.timing = replace(self.view.timing, offsets_retention_seconds=now.offsets_retention_seconds)
 
     def _on_stale_directory(self, reason: str) -> None:
         if self.standing.silence is None:

@@ -1,4 +1,4 @@
-"""``raftmq broker``: run a broker in this process. ``raftmq config``: show its configuration."""
+"""``raftmq broker``: run a broker in this process."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.examples import examples
-from raftmq.cli.exit_codes import DEBUG_VARIABLE, reported, reported_question
+from raftmq.cli.exit_codes import DEBUG_VARIABLE, reported
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import COUNT_MAX, key_values
-from raftmq.cli.output import Output, OutputOption, print_json, print_table
 
 if TYPE_CHECKING:
-    from raftmq.broker.base.config import BrokerConfig, LoadedConfig
+    from raftmq.broker.base.config import LoadedConfig
 
 app = typer.Typer(
     help="Run a broker.", no_args_is_help=True, epilog=examples("raftmq broker start --bootstrap --data-dir ./data")
-)
-config_app = typer.Typer(
-    help="Show a broker's configuration.", no_args_is_help=True, epilog=examples("raftmq config show")
 )
 
 ConfigFileOption = Annotated[
@@ -52,11 +48,6 @@ def load(file: Path | None, flags: Mapping[str, object], settings: list[str] | N
 @app.callback()
 def broker_group() -> None:
     """Run a broker."""
-
-
-@config_app.callback()
-def config_group() -> None:
-    """Show a broker's configuration."""
 
 
 @app.command(
@@ -185,10 +176,10 @@ def start(
             "disk was replaced, give --join and its previous --broker-id"
         )
 
-    raise SystemExit(broker_program()(loaded.config))
+    raise SystemExit(broker_program()(loaded))
 
 
-def broker_program() -> Callable[[BrokerConfig], int]:
+def broker_program() -> Callable[[LoadedConfig], int]:
     """Import `run_broker` without 0.3 s of needless work: the import of rich, with which structlog colors tracebacks, and the search for garbage."""
     gc.disable()
     sys.modules["rich"] = None  # type: ignore[assignment]  # its import fails
@@ -198,40 +189,3 @@ def broker_program() -> Callable[[BrokerConfig], int]:
         del sys.modules["rich"]
         gc.enable()
     return run_broker
-
-
-@config_app.command(
-    "show",
-    short_help="Show each value and its source.",
-    epilog=examples("raftmq config show", "raftmq config show --config /etc/raftmq.toml -o json"),
-)
-@reported_question
-def show(config: ConfigFileOption = None, settings: SetOption = None, output: OutputOption = Output.TEXT) -> None:
-    """Show each value that a broker started here would use, and its source."""
-    from raftmq.broker.base.config import CONFIG_KEYS
-
-    loaded = load(config, {}, settings)
-    values = {name: getattr(loaded.config, name) for name in CONFIG_KEYS}
-    if output is Output.JSON:
-        print_json({name: {"value": plain(value), "source": loaded.sources[name]} for name, value in values.items()})
-        return
-    print_table(
-        ("key", "value", "source", "meaning"),
-        [(name, shown(value), loaded.sources[name], CONFIG_KEYS[name].meaning) for name, value in values.items()],
-    )
-
-
-def plain(value: object) -> str | int | float | bool | list[str] | None:
-    """Convert a value for JSON."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return [str(part) for part in value] if isinstance(value, tuple) else str(value)
-
-
-def shown(value: object) -> str:
-    """Format a value as a person would type it."""
-    if value is None or value == ():
-        return "-"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

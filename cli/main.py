@@ -12,7 +12,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from raftmq.cli import broker, cluster, consume, dev, dlq, doctor, group, produce, recover, schedule, topic, worker
+from raftmq.cli import (
+    broker,
+    cluster,
+    config,
+    consume,
+    dev,
+    dlq,
+    doctor,
+    group,
+    produce,
+    recover,
+    schedule,
+    topic,
+    worker,
+)
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported_question
 from raftmq.cli.placement import partition
@@ -52,7 +66,7 @@ app = typer.Typer(
     context_settings=CONTEXT_SETTINGS,
 )
 app.add_typer(broker.app, name="broker")
-app.add_typer(broker.config_app, name="config")
+app.add_typer(config.app, name="config")
 app.add_typer(topic.app, name="topic")
 app.add_typer(partition.app, name="partition")
 app.add_typer(group.app, name="group")

@@ -46,6 +46,7 @@ METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
     mc.AdmitReplica: 3,
     mc.SetReplicationFactor: 3,
     mc.SetBalancing: 3,
+    mc.AlterConfig: 7,
     mc.RecoverPartition: 4,
     mc.JoinConsumerGroup: 1,
     mc.LeaveConsumerGroup: 1,

@@ -11,7 +11,7 @@ Source: Ongaro's thesis, sections 2.1 and 3.2 (replicated state machines).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from raftmq.errors import invariant
 from raftmq.fsm import codes
@@ -22,6 +22,7 @@ from raftmq.fsm.metadata_commands import (
     AddPartitions,
     AdmitReplica,
     AllocateProducerIds,
+    AlterConfig,
     AlterTopicConfig,
     CreateTopic,
     DeleteConsumerGroup,
@@ -52,6 +53,7 @@ from raftmq.fsm.metadata_commands import (
     TakeGroupEpoch,
     decode_command,
 )
+from raftmq.fsm.metadata_config import alter_config
 from raftmq.fsm.metadata_groups import (
     delete_consumer_group,
     join_consumer_group,
@@ -80,7 +82,7 @@ from raftmq.fsm.metadata_replicas import (
     revert_replicas,
     set_replicas,
 )
-from raftmq.fsm.metadata_tables import METADATA_GROUP, MetadataTables
+from raftmq.fsm.metadata_tables import EVERY_NODE, METADATA_GROUP, MetadataTables
 from raftmq.fsm.metadata_topics import (
     add_partitions,
     alter_topic_config,
@@ -321,6 +323,10 @@ class Metadata:
         cluster = self._tables.cluster
         return BalancingView(cluster.auto_balance, cluster.moves_max, cluster.rebalance, cluster.bytes_per_second)
 
+    def config(self, node_id: int = EVERY_NODE) -> Mapping[str, str]:
+        """Return the run-time settings of one node alone, or those of all nodes. Another mapping is returned after a change."""
+        return self._tables.config(node_id)
+
     @property
     def layout_version(self) -> int:
         """Number of changes of nodes, topics, partitions and the settings of balancing in this process. It may jump."""
@@ -448,6 +454,8 @@ def _execute(tables: MetadataTables, command: MetadataCommand, append_time_ms: i
             return set_replication_factor(tables, command)
         case SetBalancing():
             return set_balancing(tables, command)
+        case AlterConfig():
+            return alter_config(tables, command)
         case InitializeCluster():
             return initialize_cluster(tables, command)
         case JoinConsumerGroup():

@@ -283,6 +283,17 @@ class SetBalancing(Command, frozen=True, tag="balancing="):
     """Bytes that each node may send to new replicas of planned moves; 0 is unlimited. Level 5."""
 
 
+class AlterConfig(Command, frozen=True, tag="config~"):
+    """Set run-time settings of one broker or of all, or remove those with value None. Level 7.
+
+    Result: `Done`, also when nothing changes, or `Rejected` with UNKNOWN_BROKER.
+    """
+
+    node_id: int
+    """0: all brokers."""
+    changes: dict[str, str | None]
+
+
 class JoinConsumerGroup(Command, frozen=True, tag="member+"):
     """Add a member, or change its subscription or attributes. The same command again gives the same result,
     `MemberJoined`.
@@ -408,6 +419,7 @@ MetadataCommand = (
     | RecoverPartition
     | SetReplicationFactor
     | SetBalancing
+    | AlterConfig
     | JoinConsumerGroup
     | LeaveConsumerGroup
     | SetTargetAssignment

@@ -130,6 +130,8 @@ def remove_node(tables: MetadataTables, command: RemoveNode) -> Done | Rejected:
     _retire_metadata_replica(tables, node, voters)
     tables.retire_uuid(node.uuid, RetiredUuid(node.node_id, "removed", tables.index))
     tables.put_node(msgspec.structs.replace(node, state="removed", revision=tables.index))
+    if tables.config(node.node_id):
+        tables.put_config(node.node_id, {})
     return Done(tables.cluster.revision)
 
 

@@ -9,16 +9,21 @@ topic ids, group ids and replica ids below their counters are never assigned aga
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 from raftmq.fsm.consumer_groups import ConsumerGroups
 from raftmq.fsm.expiry_clock import ExpiryClock
-from raftmq.fsm.metadata_views import NodeView, PartitionView, RecoveryView, ReplicaView, TopicView
+from raftmq.fsm.metadata_views import ConfigView, NodeView, PartitionView, RecoveryView, ReplicaView, TopicView
 from raftmq.fsm.producer_names import ProducerNames
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, load_rows, number_table, take_dirty, text_table
 
 METADATA_GROUP = 0
+EVERY_NODE: Final = 0
+"""The settings of all nodes stand under this id, which no node has."""
+_NO_CONFIG: Final[Mapping[str, str]] = MappingProxyType({})
 BOOTSTRAP_METADATA_REPLICA_ID = 1
 MOVES_MAX_DEFAULT: Final = 4
 """A few, because each move copies a partition over the network while clients use the same disks."""
@@ -83,6 +88,8 @@ class MetadataTables:
         self.expiry = ExpiryClock(9)
         """The clock by which names of producers are forgotten."""
         self._recoveries: Table[int, RecoveryView] = number_table(10, RecoveryView)
+        self._configs: Table[int, ConfigView] = number_table(11, ConfigView)
+        """Run-time settings by node id."""
         self.cluster = ClusterRow()
         self._node_by_uuid: dict[str, NodeView] = {}
         self._topic_by_name: dict[str, TopicView] = {}
@@ -163,6 +170,11 @@ class MetadataTables:
         """Return the node that holds a replica, unless the replica is lost."""
         return self._replica_nodes.get((group_id, replica_id))
 
+    def config(self, node_id: int) -> Mapping[str, str]:
+        """Return the run-time settings of one node alone, or of all nodes (`EVERY_NODE`)."""
+        row = self._configs.get(node_id)
+        return row.config if row is not None else _NO_CONFIG
+
     def recovery(self, group_id: int) -> RecoveryView | None:
         """Return the recovery that created a group, or None."""
         return self._recoveries.get(group_id)
@@ -239,6 +251,14 @@ class MetadataTables:
         group_ids = tuple(new.group_id if one == old.group_id else one for one in topic.group_ids)
         self.put_topic(msgspec.structs.replace(topic, group_ids=group_ids, revision=self.index))
 
+    def put_config(self, node_id: int, config: dict[str, str]) -> None:
+        """Replace the run-time settings of one node alone, or of all nodes."""
+        self._touch()
+        if config:
+            self._configs.put(node_id, ConfigView(config, self.index))
+        elif self._configs.get(node_id) is not None:
+            self._configs.delete(node_id)
+
     def put_recovery(self, recovery: RecoveryView) -> None:
         """Insert a recovery's row."""
         self._touch()
@@ -263,6 +283,7 @@ class MetadataTables:
             *self.consumer_groups.sources,
             self.expiry,
             self._recoveries,
+            self._configs,
         )
 
     def restore(self, rows: tuple[Row, ...]) -> None:

@@ -113,6 +113,13 @@ class RecoveryView(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """Append time of the command."""
 
 
+class ConfigView(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The run-time settings of one node, or of all nodes. Level 7."""
+
+    config: dict[str, str]
+    revision: int
+
+
 class BalancingView(msgspec.Struct, frozen=True):
     """How the controller moves replicas."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Final
 
 from raftmq.fsm import codes
@@ -64,6 +65,11 @@ CONFIG_KEYS: Final[Mapping[str, ConfigKey[object]]] = {
     key.name: key for key in (RETENTION_MS, RETENTION_BYTES, MAX_BATCH_BYTES, *QUEUE_KEYS)
 }
 """The settings of topics of any kind, by name."""
+
+
+CLUSTER_DEFAULTS: Final = (RETENTION_MS, RETENTION_BYTES)
+"""The settings whose defaults a cluster may change. Only leaders follow them, so that another default never contradicts a replica's state."""
+_NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +135,12 @@ def check_topic_config_changes(changes: Mapping[str, str | None], kind: str) -> 
     )
 
 
-def effective_config(config: Mapping[str, str]) -> TopicConfig:
-    """Return the configuration to apply. A value that cannot be understood is replaced by its default."""
+def effective_config(config: Mapping[str, str], defaults: Mapping[str, str] = _NO_DEFAULTS) -> TopicConfig:
+    """Return the configuration to apply: the topic's own, and below it the cluster's defaults.
+
+    A value that cannot be understood is replaced by the default of the program.
+    """
+    config = {**defaults, **config}
     return TopicConfig(
         retention_ms=RETENTION_MS.value_in(config),
         retention_bytes=RETENTION_BYTES.value_in(config),
@@ -138,6 +148,9 @@ def effective_config(config: Mapping[str, str]) -> TopicConfig:
     )
 
 
-def effective_config_texts(config: Mapping[str, str], kind: str) -> dict[str, str]:
+def effective_config_texts(
+    config: Mapping[str, str], kind: str, defaults: Mapping[str, str] = _NO_DEFAULTS
+) -> dict[str, str]:
     """Return every key of a kind with its effective value as text, for people."""
+    config = {**defaults, **config}
     return {name: key.text_in(config) for name, key in config_keys(kind).items()}

@@ -20,10 +20,10 @@ from typing import Any
 import typer
 from raftmq import errors
 from raftmq.broker.base import limits, log_events
-from raftmq.broker.base.config import CONFIG_KEYS, ConfigKey
+from raftmq.broker.base.config import CONFIG_KEYS, ConfigKey, shown
 from raftmq.broker.base.metric_catalog import SECTIONS
 from raftmq.broker.base.readiness import STARTING, Reason
-from raftmq.cli.broker import shown
+from raftmq.broker.base.runtime_settings import RUNTIME_SETTINGS
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.main import app
 from raftmq.client.base import logs as client_logs
@@ -40,6 +40,11 @@ EXAMPLE = (
     'listen = "127.0.0.1:9400"',
     'join = "127.0.0.1:9411,127.0.0.1:9421"',
     'host = "one"',
+)
+PRECEDENCE = (
+    "Settings that the cluster has for one broker (`raftmq config set --broker`) override those that it has for all brokers (`raftmq config "
+    "set`), which override flags of `raftmq broker start` (or `--set KEY=VALUE`), which override `RAFTMQ_KEY` in the environment, which "
+    "overrides `raftmq.toml`."
 )
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 HEAD = "<!-- Written by `make docs` from the code. Change the code, not this page. -->\n\n"
@@ -183,7 +188,7 @@ def configuration_page() -> str:
     """Return the page of the broker's settings, the settings of topics, and the broker's bounds and times."""
     lines = ["# Configuration of a broker", ""]
     lines += [
-        "Flags of `raftmq broker start` (or `--set KEY=VALUE`) override `RAFTMQ_KEY` in the environment, which overrides `raftmq.toml`.",
+        PRECEDENCE,
         "Times are in seconds unless they have a unit (`500ms`, `20s`, `5m`, `2h`, `7d`). Sizes are in bytes unless they have one (`512MiB`).",
         "",
     ]
@@ -200,6 +205,18 @@ def configuration_page() -> str:
         *EXAMPLE,
         "```",
     ]
+    lines += ["", "## Settings that can be changed at run time", ""]
+    lines += [
+        "Set them with `raftmq config set KEY=VALUE` or `Admin.alter_config` ([how](../guides/operations.md#change-settings-at-run-time)).",
+        "",
+        "| key | for | accepts | default | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for changeable in RUNTIME_SETTINGS.values():
+        expected = (changeable.expected("?") or "").partition(" (such as")[0]
+        lines.append(
+            f"| `{changeable.name}` | {changeable.scope.value} | {cell(expected)} | `{changeable.default}` | {cell(changeable.meaning)} |"
+        )
     lines += ["", "## Settings of a topic", ""]
     lines += [
         "Set them with `raftmq topic create --config KEY=VALUE`, `raftmq topic alter` or `Admin.create_topic(config=…)`.",

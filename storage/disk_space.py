@@ -91,6 +91,10 @@ class DiskReserve:
             self._reserve_bytes = default_reserve_bytes(self._probe_volume())
         return self._reserve_bytes
 
+    def set_reserve(self, reserve_bytes: int | None) -> None:
+        """Change the reserve. None means `default_reserve_bytes` of the volume."""
+        self._reserve_bytes = reserve_bytes
+
     def free_bytes(self) -> int:
         """Return how many bytes this process could still write to the volume."""
         return self._probe_free()

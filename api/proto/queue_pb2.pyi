@@ -2354,3 +2354,87 @@ class SetBalancingResponse(_message.Message):
     moves_max: int
     bytes_per_second: int
     def __init__(self, metadata_revision: _Optional[int] = ..., auto_balance: bool = ..., moves_max: _Optional[int] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+
+class AlterConfigRequest(_message.Message):
+    __slots__ = ("broker_id", "set", "unset")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    UNSET_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    set: _containers.ScalarMap[str, str]
+    unset: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, broker_id: _Optional[int] = ..., set: _Optional[_Mapping[str, str]] = ..., unset: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AlterConfigResponse(_message.Message):
+    __slots__ = ("metadata_revision",)
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
+
+class ListConfigRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListConfigResponse(_message.Message):
+    __slots__ = ("metadata_revision", "settings")
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    metadata_revision: int
+    settings: _containers.RepeatedCompositeFieldContainer[RuntimeSetting]
+    def __init__(self, metadata_revision: _Optional[int] = ..., settings: _Optional[_Iterable[_Union[RuntimeSetting, _Mapping]]] = ...) -> None: ...
+
+class RuntimeSetting(_message.Message):
+    __slots__ = ("key", "value", "broker_values", "scope", "meaning")
+    class BrokerValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_VALUES_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    MEANING_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    broker_values: _containers.ScalarMap[int, str]
+    scope: str
+    meaning: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ..., broker_values: _Optional[_Mapping[int, str]] = ..., scope: _Optional[str] = ..., meaning: _Optional[str] = ...) -> None: ...
+
+class DescribeConfigRequest(_message.Message):
+    __slots__ = ("broker_id", "metadata_revision")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    metadata_revision: int
+    def __init__(self, broker_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+
+class DescribeConfigResponse(_message.Message):
+    __slots__ = ("broker_id", "values")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    values: _containers.RepeatedCompositeFieldContainer[ConfigValue]
+    def __init__(self, broker_id: _Optional[int] = ..., values: _Optional[_Iterable[_Union[ConfigValue, _Mapping]]] = ...) -> None: ...
+
+class ConfigValue(_message.Message):
+    __slots__ = ("key", "value", "source", "meaning")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    MEANING_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    value: str
+    source: str
+    meaning: str
+    def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[str] = ..., meaning: _Optional[str] = ...) -> None: ...

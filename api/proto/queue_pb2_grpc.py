@@ -1804,6 +1804,21 @@ class AdminStub(object):
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.SerializeToString,
                 response_deserializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingResponse.FromString,
                 _registered_method=True)
+        self.AlterConfig = channel.unary_unary(
+                '/raftmq.v1.Admin/AlterConfig',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.AlterConfigRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.AlterConfigResponse.FromString,
+                _registered_method=True)
+        self.ListConfig = channel.unary_unary(
+                '/raftmq.v1.Admin/ListConfig',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.ListConfigRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.ListConfigResponse.FromString,
+                _registered_method=True)
+        self.DescribeConfig = channel.unary_unary(
+                '/raftmq.v1.Admin/DescribeConfig',
+                request_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeConfigRequest.SerializeToString,
+                response_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeConfigResponse.FromString,
+                _registered_method=True)
         self.ListLostPartitions = channel.unary_unary(
                 '/raftmq.v1.Admin/ListLostPartitions',
                 request_serializer=raftmq_dot_proto_dot_queue__pb2.ListLostPartitionsRequest.SerializeToString,
@@ -1940,6 +1955,27 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterConfig(self, request, context):
+        """Changes settings of one broker or of all while they run. Brokers that start later follow them, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListConfig(self, request, context):
+        """Lists the settings that can be changed while brokers run, with the values that the cluster has for them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeConfig(self, request, context):
+        """Describes the settings in force on one broker, with their sources.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListLostPartitions(self, request, context):
         """Lists the partitions that have lost their majority, with the knowledge about their replicas, and the recoveries of earlier ones.
         """
@@ -2046,6 +2082,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SetBalancing,
                     request_deserializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.FromString,
                     response_serializer=raftmq_dot_proto_dot_queue__pb2.SetBalancingResponse.SerializeToString,
+            ),
+            'AlterConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterConfig,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.AlterConfigRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.AlterConfigResponse.SerializeToString,
+            ),
+            'ListConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConfig,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.ListConfigRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.ListConfigResponse.SerializeToString,
+            ),
+            'DescribeConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeConfig,
+                    request_deserializer=raftmq_dot_proto_dot_queue__pb2.DescribeConfigRequest.FromString,
+                    response_serializer=raftmq_dot_proto_dot_queue__pb2.DescribeConfigResponse.SerializeToString,
             ),
             'ListLostPartitions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLostPartitions,
@@ -2546,6 +2597,87 @@ class Admin(object):
             '/raftmq.v1.Admin/SetBalancing',
             raftmq_dot_proto_dot_queue__pb2.SetBalancingRequest.SerializeToString,
             raftmq_dot_proto_dot_queue__pb2.SetBalancingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/AlterConfig',
+            raftmq_dot_proto_dot_queue__pb2.AlterConfigRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.AlterConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/ListConfig',
+            raftmq_dot_proto_dot_queue__pb2.ListConfigRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.ListConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/raftmq.v1.Admin/DescribeConfig',
+            raftmq_dot_proto_dot_queue__pb2.DescribeConfigRequest.SerializeToString,
+            raftmq_dot_proto_dot_queue__pb2.DescribeConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,

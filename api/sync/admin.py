@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from raftmq.client.admin.admin import Admin as AsyncAdmin
+from raftmq.client.admin.configuration import ConfigValue, RuntimeSetting
 from raftmq.client.admin.descriptions import BrokerRemoval, ClusterDescription, NewTopic, TopicDescription
 from raftmq.client.admin.group_admin import GroupDescription, GroupListing, OffsetChange
 from raftmq.client.admin.move_descriptions import (
@@ -305,3 +306,21 @@ class Admin(SyncClient):
     ) -> BalancingSettings:
         """Change how replicas are moved. See `raftmq.Admin.set_balancing`."""
         return self._run(lambda: self._client.set_balancing(auto_balance, moves_max, bytes_per_second))
+
+    def alter_config(
+        self,
+        set: Mapping[str, str | int] | None = None,  # noqa: A002 - calls read well with it
+        unset: Sequence[str] = (),
+        *,
+        broker_id: int | None = None,
+    ) -> None:
+        """Change settings of all brokers or of one while they run. See `raftmq.Admin.alter_config`."""
+        self._run(lambda: self._client.alter_config(set, unset, broker_id=broker_id))
+
+    def list_config(self) -> list[RuntimeSetting]:
+        """Return the settings that can be changed while brokers run. See `raftmq.Admin.list_config`."""
+        return self._run(self._client.list_config)
+
+    def describe_config(self, broker_id: int) -> dict[str, ConfigValue]:
+        """Return the settings in force on a broker, with their sources. See `raftmq.Admin.describe_config`."""
+        return self._run(lambda: self._client.describe_config(broker_id))

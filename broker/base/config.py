@@ -10,6 +10,7 @@ import socket
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from enum import Enum
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -66,12 +67,22 @@ def is_service_link(name: str, text: str) -> bool:
 
 # ------------------------------------------------------------------------------------------------------------- the keys
 
+
+class Scope(Enum):
+    """The brokers for which a setting can be changed while they run."""
+
+    BROKER = "all brokers, or one"
+    CLUSTER = "all brokers"
+    """One value for all, because it must not depend on which of them leads."""
+
+
 _PARSE: Final = "parse"
 _MEANING: Final = "meaning"
+_SCOPE: Final = "scope"
 
 
-def _key(default: T, parse: Callable[[object], T], meaning: str) -> T:
-    return field(default=default, metadata={_PARSE: parse, _MEANING: meaning})
+def _key(default: T, parse: Callable[[object], T], meaning: str, scope: Scope | None = None) -> T:
+    return field(default=default, metadata={_PARSE: parse, _MEANING: meaning, _SCOPE: scope})
 
 
 _DEFAULT_DATA_DIR = Path("raftmq-data")
@@ -130,6 +141,7 @@ class BrokerConfig:
         None,
         optional_bytes_between(0, 1 << 60),
         "free disk space below which appends are refused. Default: min(max(2 GiB, 3 %), 20 % of the volume)",
+        Scope.BROKER,
     )
     brokers_expected: int = _key(
         _LIMITS.brokers_expected,
@@ -143,7 +155,7 @@ class BrokerConfig:
         _LIMITS.partitions_max, integer_between(1, 100_000), "maximum number of partition replicas on this broker"
     )
     map_bytes: int = _key(64 * GIB, bytes_between(MIB, 1 << 46), "address space of one replica's file")
-    log_level: str = _key("info", one_of("debug", "info", "warning", "error"), "minimum log level")
+    log_level: str = _key("info", one_of("debug", "info", "warning", "error"), "minimum log level", Scope.BROKER)
     allow_insecure_remote: bool = _key(
         False, parse_flag, "allow listening beyond loopback although there are no credentials yet"
     )
@@ -157,6 +169,12 @@ class BrokerConfig:
         _LIMITS.inbound_append_bytes_max,
         bytes_between(MIB, 1 << 40),
         "maximum payload that is received and not yet durable",
+    )
+    scrub_bytes_per_second: int = _key(
+        _LIMITS.scrub_bytes_per_second,
+        bytes_between(64 * 1024, 1 << 40),
+        "rate at which files are read back in the background to find damage",
+        Scope.BROKER,
     )
     recent_entries_bytes_max: int = _key(
         _LIMITS.recent_entries_bytes_max, bytes_between(MIB, 1 << 40), "memory for recent batches"
@@ -195,6 +213,7 @@ class BrokerConfig:
         _TIMING.offsets_retention_seconds,
         seconds_between(1, 10 * 366 * 86_400),
         "time for which offsets of a consumer group without members are kept",
+        Scope.CLUSTER,
     )
     controller_seconds: float = _time(_TIMING.controller_seconds, "interval of the controller")
     stable_seconds: float = _time(
@@ -236,13 +255,31 @@ class ConfigKey:
     default: object
     meaning: str
     parse: Callable[[object], object]
+    scope: Scope | None = None
+    """The brokers for which it can be changed at run time. None: it is read only at the start."""
 
 
 CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
-    one.name: ConfigKey(one.name, one.default, str(one.metadata[_MEANING]), one.metadata[_PARSE])
+    one.name: ConfigKey(one.name, one.default, str(one.metadata[_MEANING]), one.metadata[_PARSE], one.metadata[_SCOPE])
     for one in fields(BrokerConfig)
     if one.default is not MISSING
 }
+
+
+def plain(value: object) -> str | int | float | bool | list[str] | None:
+    """Convert a value for JSON."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return [str(part) for part in value] if isinstance(value, tuple | list) else str(value)
+
+
+def shown(value: object) -> str:
+    """Format a value as a person would type it."""
+    if value is None or value in ((), []):
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

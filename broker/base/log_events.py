@@ -40,6 +40,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "removed_from_cluster": "The cluster refuses this data directory permanently, as /readyz reports. Stop the broker. To use the machine "
     "again, start a broker on an empty directory",
     "broker_removed": "An operator removed a broker permanently. `replicas` counts the replicas that it held",
+    "settings_changed": "An operator changed settings of the cluster or of this broker, which follows them from now on",
+    "setting_not_understood": "A setting of the cluster has a value that this version does not know. The broker keeps its own value: upgrade it",
     "feature_level_raised": "An operator raised the feature level of the cluster. Programs that know only lower levels cannot take part any more",
     # peers
     "peer_connected": "The control channel to a broker is up",
@@ -210,6 +212,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "loop": "a kind of background work: the values of `raftmq_background_failures_total`",
     "phase": "a phase of an orderly stop",
     "offset_seconds": "how far this broker's clock is ahead of the others'",
+    "settings": "keys of settings",
     "steps": "the steps of a change of membership",
     "damaged": "number of damaged replicas",
     "left": "number of replicas that left their groups",

@@ -68,6 +68,13 @@ def configure_logs(level: str, *, is_console: bool | None = None) -> None:
     root.setLevel(max(number, logging.WARNING))
 
 
+def set_log_level(level: str) -> None:
+    """Change the minimum level of this process after `configure_logs`. `level` is one of `LEVELS`."""
+    number = LEVELS[level]
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
+    logging.getLogger().setLevel(max(number, logging.WARNING))
+
+
 def _name_library(logger: object, method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
     """Turn a library's free text into an event with a static name."""
     record = event.get("_record")

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 import structlog
-from raftmq.broker.base.limits import Limits, Timing
+from raftmq.broker.base.limits import Timing
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
@@ -46,7 +46,7 @@ class Scrubber:
         readers: Executor,
         registry: Registry,
         replicas: ReplicaManager,
-        limits: Limits,
+        bytes_per_second: int,
         timing: Timing,
     ) -> None:
         self._engine = engine
@@ -54,7 +54,8 @@ class Scrubber:
         self._readers = readers
         self._registry = registry
         self._replicas = replicas
-        self._limits = limits
+        self.bytes_per_second = bytes_per_second
+        """The rate, which may be changed at any time."""
         self._timing = timing
         self._trusted_at: float | None = None
         """Loop time at which this process has run long enough to clear files suspected of killing one. None: they are cleared."""
@@ -101,7 +102,7 @@ class Scrubber:
                 part = await self._in_thread(self._store.scrub, key, place, SLICE_BYTES, SLICE_ROWS)
                 self.bytes_total += part.size
                 cost = part.size + part.rows * ROW_COST_BYTES
-                await asyncio.sleep(cost / self._limits.scrub_bytes_per_second)
+                await asyncio.sleep(cost / self.bytes_per_second)
             await self._replicas.on_writer(key, partial(self._store.store_verified, key))
         except DamagedReplicaError as error:
             self.damaged_total += 1

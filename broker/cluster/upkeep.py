@@ -43,7 +43,8 @@ class Upkeep:
             engine, store, threads, replicas, metadata, partitions, retained_from_index, timing, supervisor
         )
         self.space_return = SpaceReturn(engine, store, threads, replicas, is_disk_short, timing, supervisor)
-        self.scrubber = Scrubber(engine, store, threads, registry, replicas, engine.limits, timing)
+        rate = engine.limits.scrub_bytes_per_second
+        self.scrubber = Scrubber(engine, store, threads, registry, replicas, rate, timing)
 
     def start(self) -> None:
         """Start the work, which ends when the supervisor is cancelled."""

@@ -18,6 +18,7 @@ from raftmq.broker.cluster.metadata_replica import MetadataReplica
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.replication_health import ReplicationHealth
+from raftmq.broker.cluster.runtime_config import RuntimeConfig
 from raftmq.broker.cluster.stability import Stability
 from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.partitions.partition import Partition
@@ -49,8 +50,10 @@ class ClusterView:
         standing: Standing,
         supervisor: Supervisor,
         formation: Formation,
+        runtime_config: RuntimeConfig,
     ) -> None:
         self.config = config
+        self.runtime_config = runtime_config
         self.formation = formation
         self.loop = engine.loop
         self.limits = engine.limits

@@ -19,6 +19,7 @@ from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.balancing import BalancingService
 from raftmq.broker.services.call import Call, Right
 from raftmq.broker.services.committed_offsets import OffsetsService
+from raftmq.broker.services.configuration import ConfigurationService
 from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.feature_level import FeatureLevelService
 from raftmq.broker.services.formation import FormationService
@@ -47,6 +48,8 @@ class AnsweredBy(Enum):
     """Other brokers forward the call to it, by one hop."""
     PARTITION_LEADER_FORWARDED = "the partition's leader"
     """Other brokers forward the call to it, by one hop."""
+    NAMED_BROKER = "the named broker"
+    """Other brokers forward the call to it, by one hop."""
     PARTITION_LEADER = "the leader of the partitions"
     """Other brokers refuse the call: the caller knows the leaders."""
 
@@ -70,6 +73,7 @@ class Services:
     health: HealthService
     data_tokens: DataTokens
     producer_ids: ProducerIds
+    configuration: ConfigurationService
     queue: QueueService
     queue_browse: QueueBrowseService
     queue_admin: QueueAdminService
@@ -204,6 +208,9 @@ ROWS: Final[tuple[Row, ...]] = (
         AnsweredBy.PARTITION_LEADER_FORWARDED,
         lambda of: of.placement.transfer_leader,
     ),
+    _unary(methods.ALTER_CONFIG, _ADMIN, _METADATA, lambda of: of.configuration.alter_config),
+    _unary(methods.LIST_CONFIG, _DESCRIBE, _METADATA, lambda of: of.configuration.list_config),
+    _unary(methods.DESCRIBE_CONFIG, _DESCRIBE, AnsweredBy.NAMED_BROKER, lambda of: of.configuration.describe_config),
     _unary(methods.LIST_LOST_PARTITIONS, _DESCRIBE, _METADATA, lambda of: of.recovery.list_lost_partitions),
     _unary(methods.RECOVER_PARTITION, _ADMIN, _METADATA, lambda of: of.recovery.recover_partition),
 )

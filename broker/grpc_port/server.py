@@ -34,6 +34,7 @@ from raftmq.broker.services.admin import AdminService
 from raftmq.broker.services.balancing import BalancingService
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
+from raftmq.broker.services.configuration import ConfigurationService
 from raftmq.broker.services.data_tokens import DataTokens
 from raftmq.broker.services.feature_level import FeatureLevelService
 from raftmq.broker.services.formation import FormationService
@@ -126,6 +127,7 @@ class GrpcServer:
             self.health,
             self.data_tokens,
             producer_ids,
+            ConfigurationService(host, locator, leader, calls),
             self.queue,
             QueueBrowseService(queues),
             QueueAdminService(queues),

@@ -63,11 +63,13 @@ class _Owner(NamedTuple):
 class PartitionOffsets:
     """The offsets of all consumer groups in one partition."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, group: Replica[LogPartition], retention_seconds: float) -> None:
-        """Take `retention_seconds`, the time after which offsets of an unused group are forgotten."""
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, group: Replica[LogPartition], retention_seconds: Callable[[], float]
+    ) -> None:
+        """Take `retention_seconds`, which returns the time after which offsets of an unused group are forgotten."""
         self._loop = loop
         self._replica = group
-        self._touch_ms = int(1000 * min(TOUCH_SECONDS_MAX, retention_seconds / TOUCHES_PER_RETENTION))
+        self._retention_seconds = retention_seconds
         self._commits = GatheredCommands[_Owner, CommitOffset](loop, group, _encode_commits, _results_of, GATHERING)
         self._under_way: Counter[str] = Counter()
         """Commits of each consumer group that have no result yet."""
@@ -128,7 +130,8 @@ class PartitionOffsets:
             return False
         if (command.offset, command.metadata, command.finished) != (known.offset, known.metadata, known.finished):
             return False
-        return self._replica.now_ms() - known.touched_time_ms < self._touch_ms
+        touch_ms = 1000 * min(TOUCH_SECONDS_MAX, self._retention_seconds() / TOUCHES_PER_RETENTION)
+        return self._replica.now_ms() - known.touched_time_ms < int(touch_ms)
 
     async def _confirm(self, deadline: float) -> None:
         """Wait until a quorum confirms that no other leader existed when the state was read. It then held every committed entry.

@@ -7,7 +7,7 @@ records are served. Source: Ongaro's thesis 6.4 (read-only queries).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import structlog
@@ -65,11 +65,12 @@ class PartitionLog:
         self._first_record: tuple[int, LogIndex] | None = None
         """(log start offset, index of the entry that holds it). It is looked up only once, because a committed entry never moves."""
         self._topic: TopicView | None = None
+        self._defaults: Mapping[str, str] | None = None
         self._config = _DEFAULT_CONFIG
         self.appends = PartitionAppends(
             host.loop, replica, lambda: self.config().batch_bytes_max, ProducerFence(lambda: host.metadata), LogGate()
         )
-        self.offsets = PartitionOffsets(host.loop, replica, host.timing.offsets_retention_seconds)
+        self.offsets = PartitionOffsets(host.loop, replica, lambda: host.timing.offsets_retention_seconds)
         self.retention = PartitionRetention(self, host, store)
         replica.applier.listeners.append(self.retention.on_applied)
         replica.role_listeners.append(lambda _change: self.appends.start_term())
@@ -92,10 +93,11 @@ class PartitionLog:
         metadata = self._host.metadata.state_machine
         partition = metadata.partition(self.replica.group_id)
         topic = metadata.topic(partition.topic_id) if partition is not None else None
-        if topic is not self._topic:
+        defaults = metadata.config()
+        if topic is not self._topic or defaults is not self._defaults:
             # views are replaced, never changed, so comparing identities is enough
-            self._topic = topic
-            self._config = effective_config(topic.config) if topic is not None else _DEFAULT_CONFIG
+            self._topic, self._defaults = topic, defaults
+            self._config = effective_config(topic.config, defaults) if topic is not None else _DEFAULT_CONFIG
         return self._config
 
     # ------------------------------------------------------------------------------------------------ as any partition

@@ -29,7 +29,7 @@ class PeerRow:
     """Whether a broker that is no member may ask."""
 
 
-_FORWARDED: Final = (AnsweredBy.METADATA_LEADER, AnsweredBy.PARTITION_LEADER_FORWARDED)
+_FORWARDED: Final = (AnsweredBy.METADATA_LEADER, AnsweredBy.PARTITION_LEADER_FORWARDED, AnsweredBy.NAMED_BROKER)
 _BETWEEN_BROKERS: Final = (
     PeerRow(peer_methods.REGISTER_BROKER, lambda of: of.nodes.register_node, None, is_for_visitors=True),
     PeerRow(peer_methods.DESCRIBE_FORMATION, lambda of: of.formation.describe_formation, None, is_for_visitors=True),

@@ -254,7 +254,7 @@ class AdminService:
         response = pb.DescribeTopicResponse(
             topic=topic_message(self._metadata, topic),
             leaders=[leader_message(self._host, group_id) for group_id in topic.group_ids],
-            effective_config=effective_config_texts(topic.config, topic.kind),
+            effective_config=effective_config_texts(topic.config, topic.kind, self._metadata.config()),
             metadata_revision=self._metadata.applied_index,
         )
         if request.with_states:

@@ -10,6 +10,7 @@ from raftmq.broker.base.supervisor import Supervisor
 from raftmq.broker.cluster.damage_reports import ReportedDamage
 from raftmq.broker.cluster.formation import Formation
 from raftmq.broker.cluster.replication_health import ReplicationHealth
+from raftmq.broker.cluster.runtime_config import RuntimeConfig
 from raftmq.broker.cluster.standing import Standing
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.replica.leadership_table import LeadershipTable
@@ -30,6 +31,7 @@ class ServiceHost(PartitionHost, Protocol):
     reported_damage: ReportedDamage
     supervisor: Supervisor
     formation: Formation
+    runtime_config: RuntimeConfig
 
     @property
     def node_id(self) -> NodeId:

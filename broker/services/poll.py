@@ -337,7 +337,7 @@ class PollService:
         return None if must_wait else answer
 
     async def read(self, wants: list[_Want], bytes_max: int, deadline: float, *, is_last: bool) -> _Answer:
-        """Read what is readable. Waits for confirmations and for the disk."""
+        """Read the readable records. Waits for confirmations and for the disk."""
         answer = _Answer()
         is_cold = False
         for want in wants:

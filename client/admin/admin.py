@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from raftmq.client.admin import placement_admin, producer_names, recovery
+from raftmq.client.admin import configuration, placement_admin, producer_names, recovery
 from raftmq.client.admin.cluster_health import read_cluster_health
+from raftmq.client.admin.configuration import ConfigValue, RuntimeSetting
 from raftmq.client.admin.descriptions import (
     BrokerRemoval,
     ClusterDescription,
@@ -795,6 +796,45 @@ class Admin:
         return await producer_names.forget_producer_names(
             self._resolver, self._timeout_seconds, prefix=prefix, unused_seconds=unused_seconds, dry_run=dry_run
         )
+
+    async def alter_config(
+        self,
+        set: Mapping[str, str | int] | None = None,  # noqa: A002 - calls read well with it
+        unset: Sequence[str] = (),
+        *,
+        broker_id: int | None = None,
+    ) -> None:
+        """Set some settings of all brokers or of one while they run, and remove others, so that the next weaker source counts again.
+
+        Brokers follow the change without a restart, and brokers that start or join later follow it, too. `list_config` has the settings.
+
+        Args:
+            set: values by key, in the form in which they may stand in ``raftmq.toml``, such as ``{"log_level": "debug"}``.
+            unset: keys to remove.
+            broker_id: the broker to change. None: all brokers. A value for one broker has precedence.
+
+        Raises:
+            InvalidConfigError: a key is unknown or cannot be changed at run time, or a value is not accepted. Nothing changed.
+            UnknownBrokerError: the cluster has no such broker. Nothing changed.
+            UnsupportedVersionError: the cluster's feature level is below 7. Nothing changed.
+        """
+        self._check_usable()
+        unset = list(unset)
+        check_texts(unset, "a configuration key")
+        await configuration.alter_config(self._resolver, self._timeout_seconds, _texts(set or {}), unset, broker_id)
+
+    async def list_config(self) -> list[RuntimeSetting]:
+        """Return the settings that can be changed while brokers run, with the values that the cluster has for them."""
+        self._check_usable()
+        return await configuration.list_config(self._resolver, self._timeout_seconds)
+
+    async def describe_config(self, broker_id: int) -> dict[str, ConfigValue]:
+        """Return the settings in force on a broker by key, with their sources. That broker answers.
+
+        Raises `UnknownBrokerError`, or an error for a broker that cannot be reached.
+        """
+        self._check_usable()
+        return await configuration.describe_config(self._resolver, self._timeout_seconds, broker_id)
 
     async def _made(self, name: str, revision: int, made: pb.Topic, deadline: Deadline) -> TopicDescription:
         """Return a topic that was just created or changed, with its leaders if possible.

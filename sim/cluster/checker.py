@@ -71,6 +71,7 @@ from sim.cluster.invariants.served import (
     check_defect_stays,
     check_served_or_reported,
 )
+from sim.cluster.invariants.settings import KeptSettings
 from sim.cluster.invariants.stale_leaders import StaleLeaders
 from sim.cluster.invariants.time_search import check_time_search
 from sim.cluster.invariants.votes import VoteOnce
@@ -303,7 +304,10 @@ class Checker:
             self._watch_queue(process, replica, replica.state_machine)
         if isinstance(replica.state_machine, Metadata):
             reverted = RevertedMoves(replica.state_machine)
+            settings = KeptSettings(replica.state_machine)
             replica.applier.listeners.append(lambda entry, result: self.judge(reverted.on_applied, entry, result))
+            replica.applier.listeners.append(lambda entry, result: self.judge(settings.on_applied, entry, result))
+            replica.restored_listeners.append(settings.on_restored)
         watched.apply = watched_apply
         watched.propose = watched_propose
 

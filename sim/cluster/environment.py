@@ -171,6 +171,9 @@ class SimParts(NodeEnvironment):
         """See `NodeEnvironment`."""
         return SimReserve(self._disk, self.config.disk_reserve_bytes or 0)
 
+    def set_log_level(self, level: str) -> None:
+        """See `NodeEnvironment`. The log is of the whole simulation, and stays as it is."""
+
     def registry(self) -> Registry:
         """See `NodeEnvironment`."""
         return SimRegistry(self._disk)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.fsm.feature_levels import FIELD_LEVELS, METADATA_LEVELS, NEWCOMER_LEVEL, PIN_LEVEL
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import (
+    AlterConfig,
     ForgetProducerNames,
     MetadataCommand,
     RecoverPartition,
@@ -23,6 +24,7 @@ from raftmq.fsm.metadata_commands import (
     SetReplicationFactor,
     encode_command,
 )
+from raftmq.fsm.metadata_tables import EVERY_NODE
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.types import METADATA_GROUP_ID, GroupId
@@ -51,6 +53,11 @@ RATES = (0, 20_000, 60_000)
 """Bytes per second of moves. 0: unlimited."""
 UNUSED_MS = 300 * HOUR_MS
 """Age of the names of producers that an operator removes. No name is so old, however long the machines sleep, so none may disappear."""
+SETTINGS: Final[Mapping[str, tuple[str | None, ...]]] = {
+    "log_level": ("debug", "error", None),
+    "scrub_bytes_per_second": ("1MiB", "16MiB", None),
+}
+"""Settings that an operator changes while brokers run, with their values. None removes one."""
 _REPEAT_SECONDS = 0.4
 """Time after which an operator repeats a command."""
 _SLOW = 5.0
@@ -722,6 +729,20 @@ class Nemesis:
             node_ids = tuple(replica.node_id for replica in partition.replicas)
             return SetReplicas(partition.group_id, node_ids, metadata.revision)
         return ForgetProducerNames((NAME,), metadata.expiry_now_ms - UNUSED_MS)
+
+    def _configure(self) -> None:
+        """Change a setting of one broker or of all, or remove it. The values affect no record."""
+        process = self._metadata_leader()
+        if process is None or process.node is None:
+            return
+        metadata = process.node.view.metadata.state_machine
+        if metadata.feature_level < METADATA_LEVELS[AlterConfig]:
+            return
+        node_ids = [EVERY_NODE, EVERY_NODE, *(node.node_id for node in metadata.nodes())]
+        name = self._rng.choice(list(SETTINGS))
+        command = AlterConfig(self._rng.choice(node_ids), {name: self._rng.choice(SETTINGS[name])})
+        if self._propose(process, command):
+            self._did("configure", f"{command}")
 
     def _transfer_leader(self) -> None:
         """Transfer the leadership of a group to another voter, whether that is behind or not."""

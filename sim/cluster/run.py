@@ -27,6 +27,7 @@ from sim.cluster.faults import Nemesis
 from sim.cluster.invariants.dead_letters import watch_deaths
 from sim.cluster.invariants.queue_turns import watch_turns
 from sim.cluster.invariants.queue_work import watch_work
+from sim.cluster.invariants.settings import why_not_followed
 from sim.cluster.invariants.space import why_space_is_kept
 from sim.cluster.options import SECONDS_MIN, Options, draw_options
 from sim.cluster.queues.options import QUEUE_LEVEL, QueueOptions, draw_queue_options, has_queues
@@ -134,6 +135,8 @@ UPGRADED_EVERY = 7
 """One in so many of the seeds that may have orders is an upgrade."""
 MORE_PARTITIONS_SHARE = 0.35
 """Share of the seeds in which permanent topics get more partitions."""
+SETTINGS_SHARE = 0.25
+"""Share of the seeds in which settings are changed while brokers run."""
 STUCK_GROWTH_SHARE = 0.3
 """Share of the seeds in which a further replica does not arrive, of those with enough brokers."""
 RECOVERIES_SHARE = 0.15
@@ -175,6 +178,13 @@ def _with_growth(seed: int, options: Options) -> Options:
     return replace(options, grow_every=grow_every, stuck_growth=rng.randrange(1, 4) if is_stuck else 0)
 
 
+def _with_settings(seed: int, options: Options) -> Options:
+    """Add changes of run-time settings, drawn from a stream of their own."""
+    rng = random.Random(f"settings of {seed}")
+    is_drawn = seed >= FIRST_WITH_ORDERS and rng.random() < SETTINGS_SHARE
+    return replace(options, configure=rng.randrange(1, 5)) if is_drawn else options
+
+
 class Simulation:
     """One run with all its parts."""
 
@@ -197,7 +207,7 @@ class Simulation:
         if self.queue_options is not None and options is None and "all_down" not in build.option_overrides:
             self.options = replace(self.options, all_down=self.queue_options.all_down)
         if options is None and not build.option_overrides:
-            self.options = _with_growth(seed, _with_orders(seed, self.options))
+            self.options = _with_settings(seed, _with_growth(seed, _with_orders(seed, self.options)))
         self.is_upgraded = is_upgraded(seed) if build.is_upgraded is None else build.is_upgraded
         if self.is_upgraded:  # the operator of an upgrade waits for every broker
             self.options = replace(self.options, stuck_growth=0)
@@ -472,7 +482,9 @@ class Simulation:
         if problem:
             return problem
         applied = {group.core.applied_index for group in groups}
-        return "" if len(applied) == 1 else f"metadata is applied up to {sorted(applied)}"
+        if len(applied) != 1:
+            return f"metadata is applied up to {sorted(applied)}"
+        return next(filter(None, (why_not_followed(node, metadata) for node in nodes.values())), "")
 
     @staticmethod
     def _problem_of_layout(leader: SimNode, metadata: Metadata) -> str:

@@ -93,6 +93,8 @@ ADMIN_CALLS: Mapping[str, Callable[[Admin], Awaitable[object]]] = {
     "alter_topic_config.name": lambda admin: admin.alter_topic_config(BAD, set={"a": "b"}),
     "alter_topic_config.set": lambda admin: admin.alter_topic_config("t", set={"a": BAD}),
     "alter_topic_config.unset": lambda admin: admin.alter_topic_config("t", unset=[BAD]),
+    "alter_config.set": lambda admin: admin.alter_config({"log_level": BAD}),
+    "alter_config.unset": lambda admin: admin.alter_config(unset=[BAD]),
     "add_partitions.name": lambda admin: admin.add_partitions(BAD, 3),
     "delete_records.before_offsets": lambda admin: admin.delete_records({PARTITION: 1}),
     "describe_group.group": lambda admin: admin.describe_group(BAD),

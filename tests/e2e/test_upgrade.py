@@ -56,7 +56,7 @@ async def test_a_cluster_is_upgraded_and_downgraded_and_its_level_raised_under_l
                 await roll(cluster, admin, broker_id, old=False)
                 await workload.wait_progress()
                 with pytest.raises(UnsupportedVersionError):
-                    await admin.set_balancing(bytes_per_second=1 << 30)
+                    await admin.alter_config({"log_level": "debug"})
                 with pytest.raises(UnsupportedVersionError, match="upgrade these brokers first"):
                     await admin.raise_feature_level(FEATURE_LEVEL)
             await roll(cluster, admin, 1, old=True)  # back
@@ -65,7 +65,7 @@ async def test_a_cluster_is_upgraded_and_downgraded_and_its_level_raised_under_l
                 await roll(cluster, admin, broker_id, old=False)
             assert (await admin.describe_cluster()).feature_level == OLD_LEVEL, "only an operator raises it"
             assert await admin.raise_feature_level(FEATURE_LEVEL) == FEATURE_LEVEL
-            await admin.set_balancing(bytes_per_second=1 << 30)
+            await admin.alter_config({"log_level": "debug"})
             await workload.wait_progress()
             await workload.check()
         await asyncio.to_thread(cluster.stop, 2)

@@ -544,6 +544,37 @@ def test_the_settings_of_balancing_keep_the_values_that_a_command_does_not_name(
     assert cluster.state.revision == before, "a repeated command changes nothing"
 
 
+def test_settings_of_all_brokers_and_of_one_are_kept_apart(cluster: Cluster) -> None:
+    cluster.run(mc.AlterConfig(0, {"a": "1", "b": "2"}))
+    cluster.run(mc.AlterConfig(2, {"a": "9"}))
+    cluster.run(mc.AlterConfig(0, {"b": None, "c": "3", "none": None}))
+    assert cluster.state.config() == {"a": "1", "c": "3"}
+    assert cluster.state.config(2) == {"a": "9"}
+    assert cluster.state.config(1) == {}
+    before, seen = cluster.state.revision, cluster.state.config()
+    assert cluster.code(mc.AlterConfig(0, {"a": "1"})) is None
+    assert cluster.state.revision == before, "a repeated command changes nothing"
+    assert cluster.state.config() is seen, "readers compare identities"
+
+
+def test_settings_of_an_unknown_or_removed_broker_are_refused_and_forgotten(cluster: Cluster) -> None:
+    cluster.run(mc.AlterConfig(3, {"a": "9"}))
+    cluster.run(mc.RemoveNode(3, is_forced=True))
+    assert cluster.state.config(3) == {}
+    assert cluster.code(mc.AlterConfig(3, {"a": "9"})) == codes.UNKNOWN_BROKER
+    assert cluster.code(mc.AlterConfig(77, {"a": "9"})) == codes.UNKNOWN_BROKER
+
+
+def test_settings_survive_a_restart_and_a_snapshot(cluster: Cluster) -> None:
+    cluster.run(mc.AlterConfig(0, {"a": "1"}))
+    cluster.run(mc.AlterConfig(2, {"a": "9"}))
+    cluster.run(mc.AlterConfig(1, {"a": "5"}))
+    cluster.run(mc.AlterConfig(1, {"a": None}))
+    copy = Metadata()
+    copy.restore(cluster.state.rows(), cluster.state.applied_index)
+    assert (copy.config(), copy.config(1), copy.config(2)) == ({"a": "1"}, {}, {"a": "9"})
+
+
 def test_a_partition_is_unsettled_until_its_old_replica_is_removed(cluster: Cluster) -> None:
     cluster.create("t", (1, 2))
     assert cluster.state.unsettled_partitions() == ()

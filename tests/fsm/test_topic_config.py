@@ -122,3 +122,13 @@ def test_defaults_are_valid_and_effective() -> None:
 def test_reading_a_configuration_never_fails(config: dict[str, str]) -> None:
     effective_config(config)
     assert set(effective_config_texts(config, LOG)) == set(config_keys(LOG))
+
+
+def test_a_topics_own_setting_wins_over_the_clusters_default() -> None:
+    defaults = {"retention.ms": "7", "retention.bytes": "9", "log_level": "debug"}
+    found = effective_config({"retention.ms": "5"}, defaults)
+    assert (found.retention_ms, found.retention_bytes) == (5, 9)
+    texts = effective_config_texts({"retention.ms": "5"}, LOG, defaults)
+    assert (texts["retention.ms"], texts["retention.bytes"]) == ("5", "9")
+    assert "log_level" not in texts
+    assert effective_config({}, {"retention.ms": "of a newer version"}) == TopicConfig()

@@ -33,7 +33,7 @@ from raftmq.fsm.expiry_clock import ExpiryRow
 from raftmq.fsm.group_offsets import GroupOffset
 from raftmq.fsm.log_partition import LogPartition, LogScalars
 from raftmq.fsm.metadata_tables import ClusterRow, MetadataTables, RetiredUuid
-from raftmq.fsm.metadata_views import NodeView, PartitionView, RecoveryView, ReplicaView, TopicView
+from raftmq.fsm.metadata_views import ConfigView, NodeView, PartitionView, RecoveryView, ReplicaView, TopicView
 from raftmq.fsm.producer_names import NamedProducer
 from raftmq.fsm.producer_table import CachedBatch, ProducerState
 from raftmq.fsm.queue import enqueued
@@ -282,7 +282,7 @@ def state_tables() -> list[tuple[list[dict[str, str]], set[int], dict[int, type[
             metadata,
             {source.tag for source in MetadataTables().sources},
             {1: ClusterRow, 2: NodeView, 3: RetiredUuid, 4: TopicView, 5: PartitionView, 6: NamedProducer}
-            | {7: ConsumerGroupRow, 8: GroupMemberRow, 9: ExpiryRow, 10: RecoveryView},
+            | {7: ConsumerGroupRow, 8: GroupMemberRow, 9: ExpiryRow, 10: RecoveryView, 11: ConfigView},
         ),
     ]
 

@@ -190,6 +190,36 @@ def names_in_use_removed() -> None:
 
 @mutant(
     "service",
+    "a broker does not follow the settings that it finds in a snapshot, or in its own file when it starts",
+    **{**_CALM, "configure": 9, "fault_every": 0.5},
+)
+def settings_followed_only_from_the_log() -> None:
+    from raftmq.broker.cluster.runtime_config import RuntimeConfig
+
+    def make(follow: Any) -> Any:
+        def only_changes(self: Any, metadata: Any, node_id: Any) -> None:
+            if self._followed is None:  # the first look
+                self._followed = (metadata.config(), metadata.config(node_id))
+            follow(self, metadata, node_id)
+
+        return only_changes
+
+    replace_method(RuntimeConfig, "follow", make)
+
+
+@mutant(
+    "machine",
+    "a setting of one broker is stored for all",
+    **{**_CALM, "configure": 9, "fault_every": 0.5},
+)
+def setting_of_one_for_all() -> None:
+    from raftmq.fsm.metadata_tables import MetadataTables
+
+    replace_method(MetadataTables, "put_config", lambda put: lambda self, node_id, config: put(self, 0, config))
+
+
+@mutant(
+    "service",
     "the files of a replica that is to leave are deleted before its group can do without it",
     **{
         **_CALM,

@@ -63,10 +63,8 @@ class Parts:
         self.broken[replica.group_id] = error
 
     def scrubber(self, limits: Limits | None = None, **timing: float) -> Scrubber:
-        fast = limits or replace(Limits(), scrub_bytes_per_second=1 << 40)
-        return Scrubber(
-            self, self.store, self.readers, self.registry, self, fast, replace(Timing(), **timing)
-        )  # fmt: skip
+        rate = limits.scrub_bytes_per_second if limits is not None else 1 << 40
+        return Scrubber(self, self.store, self.readers, self.registry, self, rate, replace(Timing(), **timing))
 
     def close(self) -> None:
         self.writers.close()

@@ -190,6 +190,7 @@ def _services(node: Harness) -> Services:
         node.health,
         DataTokens(node.loop),
         node.producer_ids,
+        node.configuration,
         node.queues,
         QueueBrowseService(queues),
         QueueAdminService(queues),

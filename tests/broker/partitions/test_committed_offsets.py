@@ -103,7 +103,7 @@ async def test_waiting_owners_are_bounded(
     node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committed_offsets, "GATHERING", replace(GATHERING, waiting_max=3))
-    partition.offsets = PartitionOffsets(node.loop, partition.replica, 1000.0)
+    partition.offsets = PartitionOffsets(node.loop, partition.replica, lambda: 1000.0)
     node.hold_commits = True
     tasks = [commit(node, partition, 1, f"g{number}") for number in range(4)]
     await turn()
@@ -190,7 +190,7 @@ async def test_the_bytes_of_one_entry_of_commits_are_bounded(
     node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committed_offsets, "GATHERING", replace(GATHERING, entry_bytes_max=100))
-    partition.offsets = PartitionOffsets(node.loop, partition.replica, 1000.0)
+    partition.offsets = PartitionOffsets(node.loop, partition.replica, lambda: 1000.0)
     node.hold_commits = True
     first = commit(node, partition, 1)
     await turn()

@@ -108,7 +108,8 @@ def test_every_method_between_brokers_and_every_forwarded_call_is_served():
     forwarded = {
         row.method.path
         for row in ROWS
-        if row.answered_by in (AnsweredBy.METADATA_LEADER, AnsweredBy.PARTITION_LEADER_FORWARDED)
+        if row.answered_by
+        in (AnsweredBy.METADATA_LEADER, AnsweredBy.PARTITION_LEADER_FORWARDED, AnsweredBy.NAMED_BROKER)
     }
     between = {method.path for method in peer_methods.PEER_METHODS}
     asked = {methods.FETCH_OFFSETS.path, methods.APPEND.path}

@@ -39,7 +39,7 @@ MARKS = {
 """Fault -> the count that it increases."""
 HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
 """Faults under which clearly fewer records are acknowledged."""
-OWN_TESTS = ("flip", "stale_copy", "renewed_copy", "recover", "stuck_growth")
+OWN_TESTS = ("flip", "stale_copy", "renewed_copy", "recover", "stuck_growth", "configure")
 """A flipped byte is found when its file is read again, and a copy is stale after another boot. These other faults cause that. A partition
 can lose its majority only where the metadata keeps its own. A further replica gets another place only if there is another broker."""
 SECONDS = 4.0
@@ -111,6 +111,15 @@ def test_a_copy_from_before_a_renewed_mark_is_refused_without_any_restart() -> N
     outcome = run_isolated(1, options=options)
     assert outcome.verdict is Verdict.OK, outcome.detail
     assert outcome.faults["renewed_copy"] == outcome.counts["stale_directories"] > 0
+
+
+def test_settings_that_an_operator_changes_are_followed_by_every_broker() -> None:
+    """The run ends well only if each broker uses them in the end, also those that were restarted."""
+    options = calm_options(seconds=SECONDS, fault_every=0.4, configure=2, kill=1)
+    outcome = run_isolated(1, options=options)
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.faults["configure"] > 2
+    assert outcome.faults["kill"]
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault == "flip" or fault not in OWN_TESTS])

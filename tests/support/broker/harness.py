@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from raftmq.batch_header import seal
-from raftmq.broker.base.config import BrokerConfig
+from raftmq.broker.base.config import BrokerConfig, LoadedConfig
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.readiness import NotReady
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work
 from raftmq.broker.cluster.damage_reports import ReportedDamage
+from raftmq.broker.cluster.runtime_config import RuntimeConfig
 from raftmq.broker.cluster.unserved import NotServed
 from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner
 from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
@@ -38,6 +39,7 @@ from raftmq.broker.services.balancing import BalancingService
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
 from raftmq.broker.services.committed_offsets import OffsetsService
+from raftmq.broker.services.configuration import ConfigurationService
 from raftmq.broker.services.feature_level import FeatureLevelService
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.locator import Locator
@@ -199,6 +201,8 @@ class Harness:
         self.feature_levels = FeatureLevelService(self, leader)
         sizes = PartitionSizes(self, calls, self.health)
         self.balancing = BalancingService(self, leader, calls, self.health, cluster_health, sizes)
+        self.runtime_config = RuntimeConfig(LoadedConfig(self.config, {}), lambda before, now: None)
+        self.configuration = ConfigurationService(self, locator, leader, calls)
         self.placement = ReplicaPlacementService(self, locator, self.partitions, leader, calls)
         self.recovery = PartitionRecoveryService(self, locator, self.partitions, leader, calls, cluster_health)
         self.transfers: list[tuple[GroupId, ReplicaId]] = []

@@ -25,6 +25,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as rpc
 from raftmq.queue_batch import validate_queue
 
+from tests.support.client.fake_config import FakeConfigService
 from tests.support.client.fake_data_port import FakeDataPort
 from tests.support.client.fake_moves import FakeMoves, FakeMovesService
 from tests.support.client.fake_queue import AckHook, FakeQueue, FakeQueueService, FakeStream
@@ -216,6 +217,8 @@ class FakeCluster:
         self.fenced: dict[int, int] = {}  # by producer id: the lowest epoch whose batches are accepted
         self.names: dict[str, tuple[int, int, bytes]] = {}  # id, epoch and stamp of named producers
         self.moves = FakeMoves()
+        self.config: dict[int, dict[str, str]] = {}
+        """Run-time settings by broker. 0: all brokers."""
         self.losses = FakeLosses()
         self._watchers: set[asyncio.Queue[None]] = set()
         self.queue_streams: dict[FakeStream, None] = {}
@@ -393,7 +396,9 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
     )
 
 
-class FakeBroker(FakeMovesService, FakeRecoveryService, rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer):
+class FakeBroker(
+    FakeMovesService, FakeRecoveryService, FakeConfigService, rpc.LogServicer, rpc.TopologyServicer, rpc.AdminServicer
+):
     def __init__(self, cluster: FakeCluster, broker_id: int) -> None:
         self.cluster = cluster
         self.broker_id = broker_id

@@ -143,6 +143,9 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.SetBalancing(
             rng.choice([None, True, False]), rng.choice([None, 0, 1, 7]), rng.choice([None, "", "leaders", "others"])
         ),
+        lambda: mc.AlterConfig(
+            rng.randint(0, 6), {f"k{key}": rng.choice(["x", "y", None]) for key in rng.sample(range(1, 4), 2)}
+        ),
         lambda: mc.InitializeCluster(rng.choice(["c1", "c2", ""]), 1),
     ]
     return rng.choice(makers)()

@@ -94,6 +94,12 @@ def admin_requests() -> dict[str, list[Message]]:
         "rebalance": [pb.RebalanceRequest(dry_run=True, leaders_only=True), pb.RebalanceRequest()],
         "forget_names": [pb.ForgetProducerNamesRequest(prefix="spark-", unused_ms=5, dry_run=True, names_max=3)],
         "set_balancing": [pb.SetBalancingRequest(auto_balance=False, moves_max=3, bytes_per_second=7)],
+        "alter_config": [
+            pb.AlterConfigRequest(broker_id=1, set={"log_level": "debug"}, unset=["scrub_bytes_per_second"]),
+            pb.AlterConfigRequest(set={"retention.ms": "1"}),
+        ],
+        "list_config": [pb.ListConfigRequest()],
+        "describe_config": [pb.DescribeConfigRequest(broker_id=1), pb.DescribeConfigRequest(broker_id=9)],
         "describe_moves": [pb.DescribeMovesRequest()],
         "move_partition": [pb.MovePartitionRequest(topic="flights", partition=0, broker_ids=[1], dry_run=True)],
         "set_replication_factor": [pb.SetReplicationFactorRequest(topic="flights", replication_factor=1)],
