@@ -12,7 +12,7 @@ SHARED = -n $(WORKERS) --dist loadscope --max-worker-restart=0
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-long coverage spark-matrix check mypy pyright fix sim sim-core mutants chaos bench docs docs-site helm
+.PHONY: help setup demo test test-long coverage spark-matrix check mypy pyright fix sim sim-core mutants chaos bench docs docs-site helm release
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## ?/  make \1	/' | expand -t 16
@@ -80,6 +80,9 @@ docs: setup ## write the reference pages in docs/reference from the code
 
 docs-site: setup ## build the documentation site into site/ (ARGS=serve, ARGS="mike deploy 0.1 latest")
 	@scripts/docs_site/run.sh $(ARGS)
+
+release: setup ## build the archives, try the wheel on each Python, list packages and licences in dist/ (ARGS=--draft)
+	@$(BIN)/python -m scripts.release $(ARGS)
 
 helm: setup ## render the Helm chart again for the tests, with the helm on your PATH
 	@$(BIN)/python -m scripts.generate_docs >/dev/null

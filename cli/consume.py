@@ -191,12 +191,13 @@ def consume(
 
     async def run() -> bool:
         """Return whether a signal ended the loop."""
+        from raftmq.client.base.stop_requests import on_signal
         from raftmq.client.consumer.consumer import Consumer
         from raftmq.types import TopicPartition
 
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # asyncio does so at Ctrl-C
+        on_signal(signal.SIGTERM, task.cancel)  # asyncio does so at Ctrl-C
 
         has_start = offset is not None or from_time is not None
         consumer = Consumer(
@@ -328,7 +329,9 @@ async def all_of(consumer: Consumer, topic: str) -> list[TopicPartition]:
 
 
 def is_reader_gone(descriptor: int) -> bool:
-    """Return whether the other end of a pipe is closed. Without records to write, nothing else would show it."""
+    """Return whether the other end of a pipe is closed. Without records to write, nothing else would show it. Windows cannot tell."""
+    if not hasattr(select, "poll"):
+        return False
     poller = select.poll()
     poller.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))

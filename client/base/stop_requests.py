@@ -69,10 +69,20 @@ def signals_taken(stop: Callable[[], None]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stop)
+        on_signal(number, stop)
     try:
         yield
     finally:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)
+            with contextlib.suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
             signal.signal(number, handler)
+
+
+def on_signal(number: signal.Signals, callback: Callable[[], object]) -> None:
+    """Call `callback` on the running event loop for each such signal, also where event loops watch no signals (Windows)."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(number, callback)
+    except NotImplementedError:
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(callback))
