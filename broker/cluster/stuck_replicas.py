@@ -1,4 +1,4 @@
-"""Tell which new replicas cannot come up, with the reason and an advice for the operator. The functions are pure and decide nothing.
+"""Tell which new replicas cannot come up, with the reason and advice for the operator. The functions are pure and decide nothing.
 
 A new replica belongs to a move, to a repair, or to a replication factor that was raised. One that is being copied, or waits for its turn, is not
 stuck.

@@ -87,7 +87,7 @@ def moves(
 ) -> None:
     """Show the partitions that move now, the number of those that wait, moves that were given up, and the settings for moves.
 
-    A new replica that cannot come up, for example because its broker is down, is shown with the reason and an advice.
+    A new replica that cannot come up, for example because its broker is down, is shown with the reason and advice.
     """
     found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_moves())
     if output is Output.JSON:
