@@ -177,8 +177,12 @@ class Admin:
             if_not_exists: return an existing topic of this kind instead of raising, whatever its settings.
 
         Raises:
-            TopicAlreadyExistsError, InvalidTopicNameError, InvalidConfigError, InvalidPartitionsError,
-            InvalidReplicationFactorError, TooManyPartitionsError: nothing was created.
+            TopicAlreadyExistsError: nothing was created.
+            InvalidTopicNameError: nothing was created.
+            InvalidConfigError: nothing was created.
+            InvalidPartitionsError: nothing was created.
+            InvalidReplicationFactorError: nothing was created.
+            TooManyPartitionsError: nothing was created.
             TopicKindMismatchError: with `if_not_exists`, the existing topic is of another kind.
             UnsupportedVersionError: the cluster's feature level is too low for the kind (`raise_feature_level`). Nothing was created.
         """

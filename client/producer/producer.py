@@ -387,9 +387,9 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             records) or raises the first failure, as `Delivery` does. `BulkDelivery.failures` returns the failed records.
 
         Raises:
-            The errors of `send`. Records that were accepted before remain accepted and will be written, also after a cancellation and after
-            an exception of the iterable. When a record cannot be accepted (its type, its size, its serializer), exactly the records before
-            it are accepted, and a note of the error gives its position, which is ``into.count``.
+            RaftMQError: an error of `send`. Records that were accepted before remain accepted and will be written, also after a cancellation
+                and after an exception of the iterable. When a record cannot be accepted (its type, its size, its serializer), exactly the
+                records before it are accepted, and a note of the error gives its position, which is ``into.count``.
         """
         self._check_usable()
         if timestamp_ms is not None:

@@ -298,8 +298,8 @@ class Queue(Generic[QueueValueT]):
             The outcome of each message, in the order of the argument.
 
         Raises:
-            The errors of `put`, after every outcome is known: the first one, with a note about the others. Messages that another error or
-            a cancellation does not concern are enqueued.
+            RaftMQError: an error of `put`, after every outcome is known: the first one, with a note about the others. Messages that another
+                error or a cancellation does not concern are enqueued.
         """
         self._check_usable()
         return await self._putter.put_many(
@@ -393,8 +393,8 @@ class Queue(Generic[QueueValueT]):
             messages: messages that this queue has returned, of any partitions.
 
         Raises:
-            The errors of `Message.ack`, after every outcome is known: the first one, with a note about the others. Messages that another
-            error does not concern are done.
+            RaftMQError: an error of `Message.ack`, after every outcome is known: the first one, with a note about the others. Messages that
+                another error does not concern are done.
             InvalidArgumentError: a message is of another queue (nothing was settled), or is settled already.
         """
         self._check_usable()

@@ -70,8 +70,15 @@ class Transformer(Generic[KeyT_co, ValueT_co]):
             input partition, modulo the number of partitions.
         compression_type: Compression of the outputs, as for `Producer`.
         auto_offset_reset: The position at which the group begins in a partition without a committed offset.
-        bootstrap_servers, client_id, group_instance_id, session_timeout_ms, max_poll_interval_ms, assignor, rack, request_timeout_ms,
-            transport: As for `Consumer`.
+        bootstrap_servers: As for `Consumer`.
+        client_id: As for `Consumer`.
+        group_instance_id: As for `Consumer`.
+        session_timeout_ms: As for `Consumer`.
+        max_poll_interval_ms: As for `Consumer`.
+        assignor: As for `Consumer`.
+        rack: As for `Consumer`.
+        request_timeout_ms: As for `Consumer`.
+        transport: As for `Consumer`.
     """
 
     def __init__(

@@ -120,8 +120,15 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             messages when it has passed.
         prefetch: only on a queue topic: messages to hold ready beside those in handlers. They wait for this worker while others are idle, so
             more than a few only help handlers of a few milliseconds.
-        bootstrap_servers, client_id, group_instance_id, session_timeout_ms, max_poll_interval_ms, assignor, rack, request_timeout_ms,
-            transport: as for `Consumer`.
+        bootstrap_servers: as for `Consumer`.
+        client_id: as for `Consumer`.
+        group_instance_id: as for `Consumer`.
+        session_timeout_ms: as for `Consumer`.
+        max_poll_interval_ms: as for `Consumer`.
+        assignor: as for `Consumer`.
+        rack: as for `Consumer`.
+        request_timeout_ms: as for `Consumer`.
+        transport: as for `Consumer`.
     """
 
     def __init__(

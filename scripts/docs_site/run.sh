@@ -16,6 +16,8 @@ fi
 export NO_MKDOCS_2_WARNING=1 PYTHONPATH="$PWD" PATH="$PWD/$bin:$PATH"
 case "${1:-build}" in
     mike) exec "$@" ;;
-    build) exec mkdocs build --strict --quiet ;;
+    build) # with --quiet a strict build would not count warnings
+        mkdocs build --strict >.venv/docs-site/log 2>&1 || { grep -v "^INFO" .venv/docs-site/log >&2; exit 1; }
+        ;;
     *) exec mkdocs "$@" ;;
 esac
