@@ -17,7 +17,7 @@ from raftmq.cli.topic_settings import with_milliseconds
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 app = typer.Typer(
-    help="Show the configuration of brokers, and change settings while they run.",
+    help="Show and change the configuration of brokers.",
     no_args_is_help=True,
     epilog=examples("raftmq config show --broker 2", "raftmq config set log_level=debug"),
 )
