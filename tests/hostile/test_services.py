@@ -60,6 +60,7 @@ async def test_a_hostile_request_is_answered_or_refused_by_name():
             node.recovery,
             node.health,
             node.producer_ids,
+            node.configuration,
         )
         by_name = {
             **{name: getattr(node.log, name) for name in queue_requests(topic.topic_id)},
