@@ -497,10 +497,6 @@ class LmdbLogStore:
 
     # ------------------------------------------------------------------------------------------------------ maintenance
 
-    def log_bytes(self, key: ReplicaKey) -> int:
-        """See `StateStore.log_bytes`."""
-        return self._replica(key).log_bytes()
-
     def space(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> FileSpace:
         """Return the bytes that the open file takes of the volume, and how many are in use. Cheap. Waits while the file is replaced.
 

@@ -349,12 +349,6 @@ class LmdbReplica(LmdbFile):
             space, is_unchanged = self._space(last), self._without_truncated_rows_at == last
         return space, not is_unchanged and self.has_truncated_rows()
 
-    def log_bytes(self) -> int:
-        """See `StateStore.log_bytes`."""
-        with self._read() as transaction:
-            table = transaction.stat(self._databases.log)
-        return int(table["psize"] * (table["branch_pages"] + table["leaf_pages"] + table["overflow_pages"]))
-
     def _first_index(self, transaction: Transaction[bytes] | Transaction[memoryview]) -> int | None:
         with transaction.cursor(self._databases.log) as cursor:
             return decode_key(cursor.key()) if cursor.first() else None

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from raftmq.raft.membership import Membership
 from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
@@ -64,6 +64,8 @@ from raftmq.storage.state_store import (
 
 if TYPE_CHECKING:
     from lmdb import Cursor, Transaction, _Database
+
+RowT = TypeVar("RowT")
 
 _BLOCK_ROWS = 512
 """Rows that are sealed and written in one go, which takes about 2 ms. A write-back has no hurry, and its thread competes for the GIL with
@@ -158,12 +160,12 @@ class LmdbStateFile(LmdbFile):
         with self._writing:
             check_evacuation(self.meta, bodies)
             meta = after_evacuation(self.meta, bodies)
-            rows = {at: _body_row(at, body) for at, body in bodies}
             first_key = bodies[0][0][:-8] + (self.meta.evacuated_through + 1).to_bytes(8, "big")
             with committing(self.key), self.environment.begin(write=True) as transaction:
                 with transaction.cursor(self._databases.rows) as cursor:
                     alive = bodies_alive(bodies, set(_keys(cursor, first_key, bodies[-1][0] + b"\0")))
-                    put_rows(cursor, [rows[at] for at, _ in alive], self._undisturbed)
+                    for block in _blocks(alive):
+                        put_rows(cursor, [_body_row(at, body) for at, body in block], self._undisturbed)
                 self._put_meta(transaction, meta)
             self.meta = meta
 
@@ -180,13 +182,9 @@ class LmdbStateFile(LmdbFile):
         return len(found) == rows_max
 
     def _change(self, transaction: Transaction[bytes], rows: Sequence[StateRow]) -> None:
-        """Put and delete rows, with a rest after each block but the last, so that the thread leaves half of its time to others."""
         with transaction.cursor(self._databases.rows) as cursor:
-            for first in range(0, len(rows), _BLOCK_ROWS):
-                began_at = time.perf_counter()
-                self._change_block(transaction, cursor, rows[first : first + _BLOCK_ROWS])
-                if first + _BLOCK_ROWS < len(rows):
-                    time.sleep(time.perf_counter() - began_at)
+            for block in _blocks(rows):
+                self._change_block(transaction, cursor, block)
 
     def _change_block(self, transaction: Transaction[bytes], cursor: Cursor[bytes], rows: Sequence[StateRow]) -> None:
         check_state_rows(rows)
@@ -243,6 +241,15 @@ class LmdbStateFile(LmdbFile):
             return self._read_file(place, bytes_max)
         with self._read() as transaction:
             return read_state_slice(transaction, self._databases.rows, place, bytes_max, rows_max)
+
+
+def _blocks(rows: Sequence[RowT]) -> Iterator[Sequence[RowT]]:
+    """Yield rows in blocks. Rest after each but the last, so that the thread leaves half of its time to others."""
+    for first in range(0, len(rows), _BLOCK_ROWS):
+        began_at = time.perf_counter()
+        yield rows[first : first + _BLOCK_ROWS]
+        if first + _BLOCK_ROWS < len(rows):
+            time.sleep(time.perf_counter() - began_at)
 
 
 def _body_row(location: bytes, body: bytes) -> Row:

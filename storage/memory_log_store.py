@@ -479,10 +479,6 @@ class MemoryLogStore:
         entries = (image.log[LogIndex(index)] for index in indexes)
         return (entry for entry in entries if entry.kind is EntryKind.DATA)
 
-    def log_bytes(self, key: ReplicaKey) -> int:
-        """See `StateStore.log_bytes`."""
-        return sum(len(entry.payload) + ROW_OVERHEAD_BYTES for entry in self._image(key).log.values())
-
     def file_bytes(self, key: ReplicaKey) -> int:
         """See `LogStore.file_bytes`. Counts the bytes of entries and rows."""
         image = self._images.get(key)

@@ -165,10 +165,6 @@ class StateStore(LogStore, Protocol):
         """Create a new replica with two files and no rows, durable on return. Raises `ReplicaExistsError`."""
         ...
 
-    def log_bytes(self, key: ReplicaKey) -> int:
-        """Return the space that the rows of the log take, with truncated rows until they are deleted. Any thread may call it."""
-        ...
-
     def has_state_file(self, key: ReplicaKey) -> bool:
         """Return whether this open replica has a state file."""
         ...

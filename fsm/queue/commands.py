@@ -327,7 +327,7 @@ class Commands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     consumers know the leader."""
     due_max: int = 0
     """Messages whose leases end, that expire or that are promoted before the items, at most, so that a flood of due messages is no long stall.
-    0: `HOUSEKEEPING_MAX`, which no other number exceeds."""
+    Half of them, rounded down, are for promotions alone. 0: `HOUSEKEEPING_MAX`, which no other number exceeds, and promotions get the rest."""
 
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")

@@ -1,13 +1,14 @@
 """The steps before the items of every command entry: leases end, messages expire, and due messages are promoted, in this order.
 
-Each step takes the earliest first, and all of them share a part of the entry's work. How much is done must not depend on the content of the
-memory, so only messages count, never outdated keys.
+Each step takes the earliest first, and all of them share a part of the entry's work. An entry that names its part (`due_max`) keeps half of it
+for promotions, so that neither leases that end nor messages that expire can stop them. The rest of that half is not
+used: how much is done must not depend on the content of the memory. For the same reason only messages count, never outdated keys.
 """
 
 from __future__ import annotations
 
 from heapq import heappop
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftmq.fsm.queue import key_lines
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX
@@ -24,21 +25,33 @@ def due_bound(due_max: int) -> int:
     return due_max if 0 < due_max < HOUSEKEEPING_MAX else HOUSEKEEPING_MAX
 
 
-def keep_house(state: QueueState, expire_before: int, spared_through: int, count_max: int) -> Reading[int]:
-    """Execute the three steps and return how many messages they touched. With `count_max` of them, more may be due."""
+class HouseKept(NamedTuple):
+    """Count the work of the three steps of an entry."""
+
+    touched: int
+    """Messages that they changed."""
+    has_more_due: bool
+    """Whether a step ended at its bound, so that more may be due."""
+
+
+def keep_house(state: QueueState, expire_before: int, spared_through: int, due_max: int) -> Reading[HouseKept]:
+    """Execute the three steps. Those before the promotions get all of the work if the entry names no `due_max`."""
     now, store, done = state.scalars.now, state.store, 0
+    count_max = due_bound(due_max)
+    ends_max = count_max - count_max // 2 if due_max else count_max
     before = min(expire_before, now)
     state.scalars.leases_ended_through = before
     store.spare_leases(spared_through if before < now else NOTHING_SPARED)
     if store.may_lease_have_ended(before, now):
-        done = yield from _end_leases(state, before, count_max)
+        done = yield from _end_leases(state, before, ends_max)
     if store.expiry.may_be_due(now):
-        done += yield from _expire(state, count_max - done)
+        done += yield from _expire(state, ends_max - done)
+    has_more_due = done >= ends_max
     if store.delayed.may_be_due(now):
         done += yield from _promote(state, count_max - done)
     if state.ids.ends.may_be_due(now):
         yield from state.ids.sweep(now, IDS_SWEPT_MAX)
-    return done
+    return HouseKept(done, has_more_due or done >= count_max)
 
 
 # ------------------------------------------------------------------------------------------------------------ leases

@@ -321,15 +321,14 @@ class QueuePartition(DiskBackedMachine):
         self._expire_producers()
         self.sessions.expire(self.state.scalars.now)
         self.state.jitter_seed = commands.jitter_seed
-        due_max = due_bound(commands.due_max)
-        done = yield from keep_house(self.state, commands.expire_before, commands.spared_through, due_max)
-        left, results = WORK_MAX - done, []
+        done = yield from keep_house(self.state, commands.expire_before, commands.spared_through, commands.due_max)
+        left, results = WORK_MAX - done.touched, []
         for item in commands.items:
             result, used = yield from self._execute(item, left)
             left -= used
             results.append(result)
         self.state.continue_purge()
-        return Results(tuple(results), has_more_due=done >= due_max or self.state.is_purging)
+        return Results(tuple(results), done.has_more_due or self.state.is_purging, done.touched)
 
     def _execute(self, item: qc.Item, work_max: int) -> Reading[tuple[ItemResult, int]]:
         """Execute an item. Return its result and the messages that it touched."""

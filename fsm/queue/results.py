@@ -122,6 +122,8 @@ class Results(msgspec.Struct, frozen=True):
     items: tuple[ItemResult, ...]
     has_more_due: bool = False
     """Whether more is due by the entry's time than one entry may do: another entry should follow."""
+    due_count: int = 0
+    """Messages whose leases ended, that expired or that were promoted before the items."""
 
 
 class Enqueued(msgspec.Struct, frozen=True):

@@ -847,3 +847,13 @@ def test_the_writer_rests_after_each_block_but_the_last(store: LmdbLogStore, mon
     assert rests == [1, 1]
     write(store, 8, *((b"%05d" % number, None) for number in range(512)))
     assert rests == [1, 1]
+
+
+def test_an_evacuation_rests_as_a_write_does(store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, rests = iter(range(100)), []
+    locations = [location_key(0, number) for number in range(1300)]
+    write(store, 8, *((location, b"") for location in locations))
+    clock = SimpleNamespace(perf_counter=lambda: next(seconds), sleep=rests.append)
+    monkeypatch.setattr("raftmq.storage.lmdb_state_file.time", clock)
+    store.evacuate(KEY, [(location, b"body") for location in locations])
+    assert rests == [1, 1]

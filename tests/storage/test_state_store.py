@@ -111,15 +111,6 @@ def test_a_closed_replica_refuses_everything(store: Store) -> None:
         store.read_body(KEY, 1)
 
 
-def test_the_space_of_the_log_follows_its_entries(store: Store) -> None:
-    before = store.log_bytes(KEY)
-    append(store, *LogBuilder().many(200))
-    full = store.log_bytes(KEY)
-    assert full > before
-    write(store, 200)
-    assert store.log_bytes(KEY) == full, "rows of the state do not count"
-
-
 def test_a_retired_replica_is_missing(store: Store) -> None:
     write(store, 5, (b"a", b"1"))
     store.retire(KEY)

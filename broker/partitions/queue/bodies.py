@@ -5,8 +5,8 @@ A body that was evacuated keeps the facts that its batch had about it: its place
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
 from typing import Final
@@ -24,9 +24,6 @@ from raftmq.types import LogIndex, Offset
 
 CACHED_COLUMNS_BYTES_MAX: Final = 1 << 20
 """Columns of one partition's batches that stay unpacked, for consumers that take their messages one by one. One batch always does."""
-KEPT_BYTES_MAX: Final = 1 << 20
-"""Entries of one partition that were read from the log and stay in memory while consumers take their other messages. One always does."""
-KEPT_ENTRIES_MAX: Final = 4
 _UNPACKED_MESSAGE_BYTES: Final = 128
 """Memory of an unpacked message beside the bytes of its columns: its numbers, and their places in lists."""
 _READ_BYTES_MAX: Final = 1 << 20
@@ -97,29 +94,11 @@ class QueueBodiesReader:
         self._store = store
         self._columns: OrderedDict[LogIndex, _Columns] = OrderedDict()
         self._columns_bytes = 0
-        self._kept: deque[Entry] = deque()
-        """Entries with several messages that were read from the log, the newest last."""
-        self._kept_bytes = 0
-        self._is_kept_used = False
-        self._arrived: deque[Entry] = deque(maxlen=KEPT_ENTRIES_MAX)
-        """Entries that reading threads are handing over."""
 
     def clear(self) -> None:
-        """Forget everything: a snapshot replaced the log."""
+        """Forget unpacked columns: a snapshot replaced the log."""
         self._columns.clear()
         self._columns_bytes = 0
-        self._forget_kept()
-
-    def forget_unused(self) -> None:
-        """Forget the entries that were read, unless a message was taken from them since the last call."""
-        if not self._is_kept_used:
-            self._forget_kept()
-        self._is_kept_used = False
-
-    def _forget_kept(self) -> None:
-        self._arrived.clear()
-        self._kept.clear()
-        self._kept_bytes = 0
 
     def in_memory(self, sequences: Sequence[int]) -> list[StoredBody] | None:
         """Return the bodies of messages, or None if one is not in memory."""
@@ -132,7 +111,7 @@ class QueueBodiesReader:
                 or columns is None
                 or not entry.base_offset <= sequence < entry.base_offset + entry.record_count
             ):
-                entry = self._recent_entry(sequence) or self._kept_entry(sequence)
+                entry = self._recent_entry(sequence)
                 if entry is None:
                     return None
                 columns = self._columns.get(entry.index) or self._remember(entry.index, _Columns(entry))
@@ -143,27 +122,6 @@ class QueueBodiesReader:
         recent = self._replica.log.recent
         index = recent.index_of_offset(Offset(sequence))
         return None if index is None else recent.get(index)
-
-    def _kept_entry(self, sequence: int) -> Entry | None:
-        while self._arrived:
-            self._keep(self._arrived.popleft())
-        for entry in self._kept:
-            if entry.base_offset <= sequence < entry.next_offset:
-                self._is_kept_used = True
-                return entry
-        return None
-
-    def _keep(self, entry: Entry) -> None:
-        if any(one.index == entry.index for one in self._kept):
-            return  # two threads read it at the same time
-        self._kept.append(entry)
-        self._kept_bytes += len(entry.payload)
-        while len(self._kept) > 1 and (len(self._kept) > KEPT_ENTRIES_MAX or self._kept_bytes > KEPT_BYTES_MAX):
-            self._kept_bytes -= len(self._kept.popleft().payload)
-
-    def _hand_over(self, entry: Entry) -> None:
-        if entry.record_count > 1:
-            self._arrived.append(entry)
 
     def _remember(self, index: LogIndex, columns: _Columns) -> _Columns:
         self._columns[index] = columns
@@ -179,7 +137,7 @@ class QueueBodiesReader:
         """
         found: list[StoredBody | None] = []
         size = 0
-        for _, body in each_body(self._store, self._replica.key, sequences, self._hand_over):
+        for _, body in each_body(self._store, self._replica.key, sequences):
             found.append(body)
             size += 0 if body is None else len(body.body)
             if bytes_max is not None and size > bytes_max:
@@ -192,16 +150,10 @@ def read_bodies(store: StateStore, key: ReplicaKey, sequences: Iterable[int]) ->
     return {sequence: body for sequence, body in each_body(store, key, sorted(sequences)) if body is not None}
 
 
-def each_body(
-    store: StateStore,
-    key: ReplicaKey,
-    sequences: Iterable[int],
-    on_entry: Callable[[Entry], None] | None = None,
-) -> Iterator[tuple[int, StoredBody | None]]:
+def each_body(store: StateStore, key: ReplicaKey, sequences: Iterable[int]) -> Iterator[tuple[int, StoredBody | None]]:
     """Read bodies one by one. None: the message is finished. Neighbors share the read of their entry.
 
-    The bodies are copies, and only the entry of the last one is held: a small body may be in a large entry. `on_entry` is called with each
-    entry that was read from the log.
+    The bodies are copies, and only the entry of the last one is held: a small body may be in a large entry.
     """
     through = store.evacuated_through(key)
     columns: _Columns | None = None
@@ -216,8 +168,6 @@ def each_body(
                 yield sequence, _evacuated(store, key, sequence)
                 continue
             columns = _columns_of(key, entry)
-            if on_entry is not None:
-                on_entry(entry)
         found = columns.body(entry, sequence)
         yield sequence, msgspec.structs.replace(found, body=bytes(found.body))
 

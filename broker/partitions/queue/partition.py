@@ -75,7 +75,7 @@ class PartitionQueue:
             host.loop, replica, lambda: self.config().batch_bytes_max, ProducerFence(lambda: host.metadata), self.gate
         )
         replica.applier.time_entries(host.boottime_ns)
-        self.due_pace = DuePace(host.loop, replica, self.clock)
+        self.due_pace = DuePace(replica)
         self.upkeep = QueueUpkeep(self, host, store)
         self.commands = QueueCommands(
             host.loop,
@@ -83,7 +83,7 @@ class PartitionQueue:
             self.clock,
             lambda: self.config().lease_ms,
             host.draw_seed,
-            self.due_pace.take,
+            self.due_pace.due_max,
             self.upkeep.tick,
         )
         self.chains = QueueChains(host.loop, replica, self.gate, self.appends, lambda: self.config().batch_bytes_max)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.host import PartitionHost
-from raftmq.broker.partitions.queue.bodies import QueueBodiesReader, bodies_to_evacuate
+from raftmq.broker.partitions.queue.bodies import bodies_to_evacuate
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig
@@ -23,8 +23,8 @@ from raftmq.broker.partitions.queue.leases import QueueLeases
 from raftmq.broker.partitions.queue.schedules import QueueSchedules
 from raftmq.broker.partitions.queue.statistics import QueueStatistics
 from raftmq.broker.partitions.queue.views import QueueViews, Wanted
-from raftmq.broker.replica import log_tail
 from raftmq.broker.replica.deadline_timer import DeadlineTimer
+from raftmq.broker.replica.log_tail import index_before_tail
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.queue.commands import Configure, Tick
 from raftmq.fsm.queue.message import DEAD
@@ -52,10 +52,6 @@ TICK_MARGIN_SECONDS: Final = 0.0005
 """The timer fires so much after the due time, because queue time counts whole milliseconds."""
 TICKS_IN_FLIGHT_MAX: Final = 2
 """Entries that carry the time and are not applied yet. With one of them a message that comes due meanwhile would wait for two commits."""
-UNFINISHED_SHARE: Final = 2
-"""The log may be longer than its tail by this many times the messages that are not finished. Whole pages of a large body are up to twice its size."""
-UNFINISHED_MESSAGE_BYTES: Final = 128
-"""Bytes of an unfinished message in the log beside its body and headers: its fields, and the row and header of its batch if it came alone."""
 LOCATIONS_READ: Final = 256
 """Messages that an evacuation looks for in one read, because few large bodies may be all that it copies."""
 PURGED_ROWS_MAX: Final = 256
@@ -66,7 +62,6 @@ class UpheldQueue(Protocol):
     """A queue partition as its upkeep sees it."""
 
     replica: Replica[QueuePartition]
-    bodies: QueueBodiesReader
     clock: QueueClock
     commands: QueueCommands
     due_pace: DuePace
@@ -110,8 +105,7 @@ class QueueUpkeep:
         deadline = self._next_deadline()
         if deadline is not None:
             wait_ms = deadline - self._partition.clock.read_ms()
-            at = self._host.loop.time() + max(0, wait_ms) / 1000 + TICK_MARGIN_SECONDS
-            self._timer.set(max(at, self._partition.due_pace.rest_ends_at))
+            self._timer.set(self._host.loop.time() + max(0, wait_ms) / 1000 + TICK_MARGIN_SECONDS)
 
     def _on_role(self, change: RoleChange) -> None:
         if change.role is not Role.LEADER:
@@ -133,18 +127,12 @@ class QueueUpkeep:
         if not replica.is_leader or replica.applier.is_suspended:
             return  # progress sets the timer again
         deadline = self._next_deadline()
-        is_due = deadline is not None and deadline <= self._partition.clock.read_ms() and not self._is_resting()
-        if not is_due or self._propose_tick():
+        if deadline is None or deadline > self._partition.clock.read_ms() or self._propose_tick():
             self._on_progress()
-
-    def _is_resting(self) -> bool:
-        return self._host.loop.time() < self._partition.due_pace.rest_ends_at
 
     def tick(self) -> None:
-        """Propose an entry that carries the time, unless one is under way. While the partition rests, one follows later."""
-        if self._is_resting():
-            self._on_progress()
-        elif not self._ticks_in_flight:
+        """Propose an entry that carries the time, unless one is under way."""
+        if not self._ticks_in_flight:
             self._propose_tick()
 
     def _propose_tick(self) -> bool:
@@ -198,10 +186,9 @@ class QueueUpkeep:
         try:
             while await self._host.in_write_back(delete_purged, store, replica.key) and not replica.is_closed:
                 pass
-            self._partition.bodies.forget_unused()
-            tail, bytes_max = self._tail_index(), log_bytes_max(replica.state_machine)
+            tail = self._tail_index()
             while tail is not None and not replica.is_closed:
-                if not await self._host.in_write_back(evacuate, store, replica.key, tail, bytes_max):
+                if not await self._host.in_write_back(evacuate, store, replica.key, tail):
                     break
         except StorageFullError as error:
             log.info("bodies_not_evacuated", group_id=replica.group_id, reason=str(error))
@@ -220,7 +207,7 @@ class QueueUpkeep:
 
     def _tail_index(self) -> LogIndex | None:
         """Return the last index that only bodies may keep, or None while the log is short."""
-        return log_tail.index_before_tail(self._partition.replica)
+        return index_before_tail(self._partition.replica)
 
     async def truncation_index(self) -> LogIndex | None:
         """Return the last log index that no body and no absent member needs, or None if too few rows could be deleted."""
@@ -230,16 +217,6 @@ class QueueUpkeep:
         needed = await replica.in_thread(first_needed, self._store, replica.key)
         index = tail if needed is None else min(tail, LogIndex(needed - 1))
         return LogIndex(index) if index > replica.log_start.index else None
-
-
-def log_bytes_max(machine: QueuePartition) -> int:
-    """Return the size up to which the log may grow before the bodies in it are evacuated. The counts may be those of a half applied entry.
-
-    To move the bodies of a million messages that wait would take as much space as it frees, and another row and its deletion for each of
-    them. So bodies are moved when more of the log before its tail is of finished messages than of others.
-    """
-    unfinished = machine.byte_count + UNFINISHED_MESSAGE_BYTES * machine.message_count
-    return log_tail.TAIL_BYTES + UNFINISHED_SHARE * unfinished
 
 
 def first_needed(store: StateStore, key: ReplicaKey) -> LogIndex | None:
@@ -265,13 +242,8 @@ def delete_purged(store: StateStore, key: ReplicaKey) -> bool:
     )
 
 
-def evacuate(store: StateStore, key: ReplicaKey, through_index: LogIndex, bytes_max: int = 0) -> bool:
-    """Copy the next bodies of entries up to an index into the state file, if the log is longer than so many bytes.
-
-    Return whether there may be more. Blocks.
-    """
-    if store.log_bytes(key) <= bytes_max:
-        return False
+def evacuate(store: StateStore, key: ReplicaKey, through_index: LogIndex) -> bool:
+    """Copy the next bodies of entries up to an index into the state file. Return whether there may be more. Blocks."""
     generation = durable_generation(store, key)
     if generation is None:
         return False

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raftmq.fsm.queue import key_lines, partition, settlements
+from raftmq.fsm.queue import housekeeping, key_lines, partition, settlements
 from raftmq.fsm.queue.commands import Operation
-from raftmq.fsm.queue.housekeeping import keep_house
 from raftmq.fsm.queue.message import LINED, Message
 from raftmq.fsm.queue.results import Chained, Leased, Results
 from raftmq.fsm.queue.state import QueueState
@@ -29,7 +28,8 @@ def watch_work(on_entry: Callable[[Callable[[], None]], None]) -> Callable[[], N
     """
     leave, promote = QueueState.leave, QueueState.promote
     join, settle_one, accept_run = key_lines.join, settlements._settle_one, settlements.accept_run
-    tally, apply_commands = partition.QueuePartition._tally, partition.QueuePartition._apply_commands
+    tally = partition.QueuePartition._tally
+    keep_house, promote_due = housekeeping.keep_house, housekeeping._promote
     finish_entry, advance = partition.QueuePartition._finish_entry, partition.QueuePartition._advance
 
     def counted_leave(self: Any, m: Message) -> None:  # noqa: ANN401 -- the product's method
@@ -58,17 +58,20 @@ def watch_work(on_entry: Callable[[Callable[[], None]], None]) -> Callable[[], N
         _add(self.state, sum(result.counts))
         tally(self, result)
 
-    def watched_commands(self: Any, entry: Any, commands: Any) -> Any:  # noqa: ANN401 -- the product's method
-        self.state.due_max = commands.due_max
-        return (yield from apply_commands(self, entry, commands))
-
     def watched_house(state: Any, *arguments: Any) -> Any:  # noqa: ANN401 -- the product's function
-        before = _work(state)
+        before, due_max = _work(state), arguments[-1]
+        state.work_before_promotions = before + due_max - due_max // 2 if due_max else None
         done = yield from keep_house(state, *arguments)
-        work, due_max = _work(state) - before, state.due_max
+        work = _work(state) - before
         if due_max:
             on_entry(lambda: demand(work <= due_max, "WorkBounded", f"{work} due messages in an entry for {due_max}"))
         return done
+
+    def watched_promote_due(state: Any, count_max: int) -> Any:  # noqa: ANN401 -- the product's function
+        work, work_max = _work(state), state.work_before_promotions
+        if work_max is not None:
+            on_entry(lambda: demand(work <= work_max, "WorkBounded", f"{work} messages ended before promotions"))
+        return (yield from promote_due(state, count_max))
 
     def ended_entry(self: Any) -> None:  # noqa: ANN401 -- the product's method
         finish_entry(self)
@@ -91,8 +94,8 @@ def watch_work(on_entry: Callable[[Callable[[], None]], None]) -> Callable[[], N
         (settlements, "_settle_one", counted_settle_one, settle_one),
         (settlements, "accept_run", counted_accept_run, accept_run),
         (partition.QueuePartition, "_tally", counted_tally, tally),
-        (partition.QueuePartition, "_apply_commands", watched_commands, apply_commands),
         (partition, "keep_house", watched_house, keep_house),
+        (housekeeping, "_promote", watched_promote_due, promote_due),
         (partition.QueuePartition, "_finish_entry", ended_entry, finish_entry),
         (partition.QueuePartition, "_advance", watched_advance, advance),
     )

@@ -105,7 +105,7 @@ def truncation_ignores_bodies() -> None:
     from raftmq.storage import lmdb_log_store
 
     upkeep.first_needed = lambda store, key: None
-    upkeep.evacuate = lambda *arguments: False
+    upkeep.evacuate = lambda store, key, through_index: False
     lmdb_log_store.check_bodies_stay = lambda updates, first_location: None  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,7 @@ from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.cluster import bootstrap
 from raftmq.broker.partitions.kinds import KINDS, QUEUE
-from raftmq.broker.partitions.queue import commands, copies, due_pace, leases, upkeep
+from raftmq.broker.partitions.queue import commands, copies, due_pace, leases
 from raftmq.broker.replica import log_marks, log_tail
 from raftmq.broker.services.queue import dead_letters
 from raftmq.fsm.metadata_commands import InitializeCluster
@@ -66,14 +66,11 @@ def offer_queues(options: QueueOptions) -> Callable[[], None]:
         (dead_letters, "BATCH_SECONDS", COPY_SECONDS),
         (copies, "RETRY_SECONDS_MAX", COPY_SECONDS),
     ]
-    if options.is_memory_tiny:
-        changes.append((upkeep, "log_bytes_max", lambda machine: 0))  # bodies are moved as early as they may be
     if options.is_work_small:
         changes += [
             (partition, "WORK_MAX", SMALL_WORK_MAX),
             (housekeeping, "HOUSEKEEPING_MAX", SMALL_WORK_MAX // 2),
-            (due_pace, "COUNT_MIN", 1),
-            (due_pace, "UNWRITTEN_MAX", SMALL_WORK_MAX),
+            (due_pace, "COUNT_MAX", SMALL_WORK_MAX // 4),
             *((module, "ITEMS_WORK_MAX", SMALL_WORK_MAX // 2) for module in (queue_commands, commands, leases)),
             (commands, "GATHERING", small_gathering),
             (jobs, "SLICE_ROWS_MAX", SMALL_WORK_MAX),

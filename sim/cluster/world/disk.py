@@ -452,10 +452,6 @@ class SimLogStore(LmdbLogStore):
             raise StorageFullError(key, "no room for a copy")
         return SimStateCopy(key, self.disk, state.file.copy(), self._replica(key).meta.position)
 
-    def log_bytes(self, key: ReplicaKey) -> int:
-        """See `StateStore.log_bytes`."""
-        return cast("SimReplica", self._replica(key)).file.tables["log"].size
-
     def space(self, key: ReplicaKey, part: FilePart = FilePart.LOG) -> FileSpace:
         """See `LmdbLogStore`."""
         file = cast("SimReplica | SimStateFile", self._file(key, part)).file

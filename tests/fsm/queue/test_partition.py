@@ -1072,7 +1072,8 @@ def test_every_entry_has_a_bound_of_due_messages(due_max: int) -> None:
 
 def test_an_entry_promotes_the_first_ones_up_to_the_number_that_it_names() -> None:
     queue = Queue()
-    queue.put(7, delay=[7, 6, 5, 4, 3, 2, 1])
+    for delay in range(7, 0, -1):
+        queue.put(1, delay=delay)
     queue.put(1, ttl=5)
     queue.wait(10)
     assert queue.run(qc.Tick(), due_max=4).has_more_due
@@ -1080,6 +1081,39 @@ def test_an_entry_promotes_the_first_ones_up_to_the_number_that_it_names() -> No
     assert lease(queue, 1) == [6]
     assert not queue.run(qc.Tick(), due_max=5).has_more_due
     assert counts(queue) == {"ready": 6, "leased": 1}
+
+
+@pytest.mark.parametrize("due_max", [2, 5, HOUSEKEEPING_MAX])
+@pytest.mark.parametrize("is_leased", [False, True], ids=["expiring", "leased"])
+def test_promotions_have_half_of_the_number_that_an_entry_names(due_max: int, *, is_leased: bool) -> None:
+    """Leases that end and messages that expire come first, and a stream of them stopped all promotions."""
+    queue, share = Queue(), due_max // 2
+    queue.put(WORK_MAX, **({} if is_leased else {"ttl": LEASE_MS}))
+    lease(queue, WORK_MAX // 2 if is_leased else 0)
+    queue.put(due_max, delay=LEASE_MS)
+    queue.wait(LEASE_MS)
+    result = queue.run(qc.Tick(), due_max=due_max)
+    assert (result.has_more_due, result.due_count) == (True, due_max)
+    assert counts(queue)["delayed"] == due_max - share
+
+
+def test_what_one_step_leaves_is_no_sign_that_all_is_done() -> None:
+    queue = Queue()
+    queue.put(3, ttl=5)
+    queue.wait(10)
+    first, second = queue.run(qc.Tick(), due_max=4), queue.run(qc.Tick(), due_max=4)
+    assert (first.due_count, first.has_more_due) == (2, True)
+    assert (second.due_count, second.has_more_due) == (1, False)
+
+
+def test_an_entry_that_names_no_number_may_end_more_than_it_promotes() -> None:
+    """Entries of earlier versions must have the same effect for ever."""
+    queue = Queue()
+    queue.put(HOUSEKEEPING_MAX, ttl=5)
+    queue.put(1, delay=5)
+    queue.wait(10)
+    assert queue.run(qc.Tick()).has_more_due
+    assert counts(queue) == {"delayed": 1}
 
 
 def test_expired_leases_come_back_in_slices() -> None:

@@ -251,9 +251,23 @@ def test_work_bounded_by_the_number_that_an_entry_names(monkeypatch: pytest.Monk
     queue.wait(20)
     queue.run(qc.Tick(), due_max=1)
 
-    monkeypatch.setattr(partition, "due_bound", lambda due_max: due_max + 1)
+    monkeypatch.setattr(housekeeping, "due_bound", lambda due_max: due_max + 1)
     with broken("WorkBounded"):
         queue.run(qc.Tick(), due_max=1)
+
+
+@pytest.mark.usefixtures("small_work")
+def test_work_bounded_before_the_promotions_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue()
+    queue.put(9, delay=10)
+    queue.put(9, ttl=10)
+    queue.wait(20)
+    queue.run(qc.Tick(), due_max=2)
+
+    expire = housekeeping._expire
+    monkeypatch.setattr(housekeeping, "_expire", lambda state, count_max: expire(state, count_max + 1))
+    with broken("WorkBounded"):
+        queue.run(qc.Tick(), due_max=2)
 
 
 def settlement(operation: qc.Operation, count: int, number: int = 1, **token: int) -> qc.Settle:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from raftmq.broker.partitions.queue.bodies import CACHED_COLUMNS_BYTES_MAX, KEPT_BYTES_MAX
+from raftmq.broker.partitions.queue.bodies import CACHED_COLUMNS_BYTES_MAX
 from raftmq.queue_batch import MessageColumns
 
 from tests.support.broker.queue_node import Queue, queue_node
@@ -54,37 +54,3 @@ async def test_unpacked_columns_have_a_bound_in_bytes(queue: Queue) -> None:
     finally:
         tracemalloc.stop()
     assert after - before < 2 * CACHED_COLUMNS_BYTES_MAX
-
-
-async def test_neighbours_of_a_body_that_was_read_from_disk_are_at_hand(queue: Queue) -> None:
-    """Consumers of a backlog take its messages one by one, and each once read and unpacked a whole entry."""
-    first = await queue.put_columns(MessageColumns([b"%d" % number for number in range(100)]))
-    await queue.put_columns(MessageColumns([b"alone"]))
-    await queue.write_back()
-    queue.partition.replica.log.recent.clear()
-    reader = queue.partition.bodies
-    assert reader.in_memory([first]) is None
-    (read,) = await queue.partition.read_bodies([first])
-    assert read is not None
-    reads = queue.node.reads_in_thread
-    found = await queue.partition.read_bodies([first + 1, first + 99])
-    assert [bytes(one.body) for one in found if one is not None] == [b"1", b"99"]
-    assert queue.node.reads_in_thread == reads
-    await queue.partition.read_bodies([first + 100])
-    assert reader.in_memory([first + 100]) is None, "it has no neighbours"
-
-    reader.forget_unused()
-    assert reader.in_memory([first + 2]) is not None, "it was used since the last look"
-    reader.forget_unused()
-    reader.forget_unused()
-    assert reader.in_memory([first + 2]) is None
-
-
-async def test_entries_that_were_read_from_disk_have_a_bound(queue: Queue) -> None:
-    reader = queue.partition.bodies
-    firsts = [await queue.put_columns(MessageColumns([bytes(KEPT_BYTES_MAX // 5)] * 2)) for _ in range(4)]
-    await queue.write_back()
-    queue.partition.replica.log.recent.clear()
-    for first in firsts:
-        await queue.partition.read_bodies([first])
-    assert [reader.in_memory([first]) is not None for first in firsts] == [False, False, True, True]

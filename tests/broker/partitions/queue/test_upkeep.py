@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.queue import bodies, upkeep
+from raftmq.broker.partitions.queue import bodies
 from raftmq.broker.partitions.queue.upkeep import evacuate
-from raftmq.broker.replica import log_tail
 from raftmq.fsm.queue.commands import Operation, Tick
 from raftmq.fsm.queue.results import Done
 from raftmq.proto import queue_pb2 as pb
@@ -160,28 +159,6 @@ async def test_the_body_of_a_finished_message_goes_with_its_location(queue: Queu
     assert not node.broken
     assert node.store.read_body(key, 1) is None
     assert node.store.read_body(key, 2) is not None
-
-
-async def test_bodies_stay_in_the_log_while_most_of_it_is_unfinished(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A million messages that wait were copied into the state file for nothing: the log got no shorter than the state file grew."""
-    monkeypatch.setattr(log_tail, "TAIL_BYTES", 4096)
-    store, replica, machine = queue.node.store, queue.partition.replica, queue.machine
-    monkeypatch.setattr(queue.partition.upkeep, "_tail_index", lambda: replica.durable_state_index)
-    for _ in range(30):
-        await queue.put_columns(MessageColumns([bytes(10_000)]))
-    await queue.write_back()
-    assert upkeep.log_bytes_max(machine) > store.log_bytes(replica.key) > 300_000
-    await queue.partition.maintain()
-    assert store.evacuated_through(replica.key) == -1
-
-    for _ in range(20):
-        await queue.settle(Operation.ACCEPT, *await queue.lease())
-    await queue.write_back()
-    assert upkeep.log_bytes_max(machine) < store.log_bytes(replica.key)
-    await queue.partition.maintain()
-    assert store.evacuated_through(replica.key) >= 25
 
 
 async def test_an_evacuation_goes_no_further_than_it_must(queue: Queue) -> None:

@@ -210,14 +210,18 @@ class Twin:
         }
         self.jitter_seed = commands.jitter_seed
         due_max = min(commands.due_max, HOUSEKEEPING_MAX) if commands.due_max > 0 else HOUSEKEEPING_MAX
-        done = self._housekeeping(commands.expire_before, commands.spared_through, due_max)
+        ends_max = (due_max + 1) // 2 if commands.due_max else due_max
+        ended = self._end_and_expire(commands.expire_before, commands.spared_through, ends_max)
+        done = ended + self._promote(due_max - ended)
+        self._forget_ids()
+        has_more_due = ended == ends_max or done == due_max
         left, results = WORK_MAX - done, []
         for item in commands.items:
             result, used = self._execute(item, left)
             left -= used
             results.append(result)
         self._continue_purge()
-        return qr.Results(tuple(results), has_more_due=done >= due_max or bool(self.unpurged))
+        return qr.Results(tuple(results), has_more_due or bool(self.unpurged), done)
 
     def _begin_purge(self) -> None:
         """Let the tree keep the tenants as they were, until the purge visits them."""
@@ -243,34 +247,37 @@ class Twin:
 
     # -------------------------------------------------------------------------------------------------- housekeeping
 
-    def _housekeeping(self, expire_before: int, spared_through: int, due_max: int) -> int:
-        left = due_max
+    def _end_and_expire(self, expire_before: int, spared_through: int, count_max: int) -> int:
         self.leases_ended_through = before = min(expire_before, self.now)
 
         def has_ended(m: TwinMessage) -> bool:
             return m.state == LEASED and m.deadline <= (before if m.leased_at <= spared_through else self.now)
 
-        ended = self._first(left, lambda m: (m.deadline, m.sequence), has_ended)
+        ended = self._first(count_max, lambda m: (m.deadline, m.sequence), has_ended)
         for m in ended:
             m.version += 1
             self._end_attempt(m)
-        left -= len(ended)
         expired = self._first(
-            left, lambda m: (m.expires_at, m.sequence), lambda m: m.state not in (LEASED, DEAD) and self._is_expired(m)
+            count_max - len(ended),
+            lambda m: (m.expires_at, m.sequence),
+            lambda m: m.state not in (LEASED, DEAD) and self._is_expired(m),
         )
         for m in expired:
             self._expire(m)
-        left -= len(expired)
-        due = self._first(left, lambda m: (m.due, m.sequence), lambda m: m.state == DELAYED and m.due <= self.now)
+        return len(ended) + len(expired)
+
+    def _promote(self, count_max: int) -> int:
+        due = self._first(count_max, lambda m: (m.due, m.sequence), lambda m: m.state == DELAYED and m.due <= self.now)
         for m in due:
             if m.line:
                 m.deadline = self.now
             self._admit(m)
-        left -= len(due)
+        return len(due)
+
+    def _forget_ids(self) -> None:
         ends = sorted((one.until, id_) for id_, one in self.ids.items() if one.is_finished and one.until <= self.now)
         for _, id_ in ends[:100]:
             del self.ids[id_]
-        return due_max - left
 
     def _first(
         self, count: int, key: Callable[[TwinMessage], object], chosen: Callable[[TwinMessage], bool]
