@@ -48,6 +48,8 @@ TOUCH_SECONDS_MAX: Final = 3600.0
 """An unchanged offset that is committed repeatedly is written this often, so that it counts as used."""
 TOUCHES_PER_RETENTION: Final = 8
 """An unchanged offset is written at least this many times within the retention of unused offsets."""
+TOUCHED_SECONDS_MAX: Final = TOUCH_SECONDS_MAX * (1 + 1 / TOUCHES_PER_RETENTION)
+"""An offset that is committed repeatedly was touched within this time, whatever the retention was."""
 FORGOTTEN_AT_ONCE: Final = 1000
 """Groups forgotten by one entry. The next round forgets the rest."""
 
@@ -58,6 +60,15 @@ class _Owner(NamedTuple):
     group: str
     member: str
     owner_epoch: int
+
+
+class _Watch(NamedTuple):
+    """A time for which this replica has led and touched offsets for a retention that was not lowered."""
+
+    term: int
+    retention_seconds: float
+    since: float
+    """A time of the event loop."""
 
 
 class PartitionOffsets:
@@ -73,6 +84,7 @@ class PartitionOffsets:
         self._commits = GatheredCommands[_Owner, CommitOffset](loop, group, _encode_commits, _results_of, GATHERING)
         self._under_way: Counter[str] = Counter()
         """Commits of each consumer group that have no result yet."""
+        self._watch = _Watch(-1, 0.0, 0.0)
 
     # ------------------------------------------------------------------------------------------------ changes
 
@@ -175,6 +187,22 @@ class PartitionOffsets:
         return sum(max(0, end - max(start, start_offset)) for start, end in ranges)
 
     # ------------------------------------------------------------------------------------------------ expiry
+
+    def kept_seconds(self) -> float:
+        """Return the time for which unused offsets are kept at this moment: the retention, or longer after it was lowered.
+
+        For example the retention was a week, so an offset in use was touched an hour ago. An operator lowers it to half an hour. The offset
+        must survive until its next commit. So a retention that is shorter than an earlier leader's interval of touches counts only when
+        this leader has touched offsets for that whole time.
+        """
+        now, term, retention = self._loop.time(), self._replica.term, self._retention_seconds()
+        watch = self._watch
+        if watch.term != term or retention < watch.retention_seconds:
+            watch = _Watch(term, retention, now)
+        self._watch = watch._replace(retention_seconds=retention)
+        if now - watch.since >= retention:
+            return retention
+        return max(retention, TOUCHED_SECONDS_MAX)
 
     async def expire(self, is_alive: Callable[[str], bool], before_ms: int, deadline: float) -> int:
         """Forget groups that are not alive and were not used since `before_ms`, if this replica leads.

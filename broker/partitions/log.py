@@ -128,13 +128,13 @@ class PartitionLog:
     async def _expire_offsets(self) -> None:
         """Forget offsets that were not used for the retention time, of groups that metadata does not have.
 
-        Metadata has a group while it has members, and for the same time after its last member left.
+        Metadata has a group while it has members, and for the retention time after its last member left.
         """
         host = self._host
         if not self.replica.is_leader or not host.is_clock_trusted:
             return
         machine = host.metadata.state_machine
-        before_ms = host.now_ms() - int(host.timing.offsets_retention_seconds * 1000)
+        before_ms = host.now_ms() - int(self.offsets.kept_seconds() * 1000)
         deadline = host.loop.time() + host.timing.retention_check_seconds
         count = await self.offsets.expire(lambda name: machine.consumer_group(name) is not None, before_ms, deadline)
         if count:

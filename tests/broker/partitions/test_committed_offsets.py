@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
@@ -152,6 +153,48 @@ async def test_offsets_are_forgotten_only_by_a_clock_that_is_trusted(
     node.trusts_clock = is_trusted
     await partition.maintain()
     assert [group for group, _ in partition.replica.state_machine.group_offsets()] == left
+
+
+async def test_an_offset_in_use_survives_when_its_retention_is_lowered(node: Harness, partition: PartitionLog) -> None:
+    """Under the old retention it is touched once an hour, so it looks unused under one of half an hour until its next commit."""
+    await commit(node, partition, 1)
+    node.clock_ms += int(committed_offsets.TOUCH_SECONDS_MAX * 1000) - 1
+    await commit(node, partition, 1)
+    await partition.maintain()
+    node.timing = replace(node.timing, offsets_retention_seconds=1800.0)
+    await partition.maintain()
+    assert partition.offsets.is_known("g")
+    await commit(node, partition, 1)
+    assert partition.offsets.of("g").touched_time_ms == node.clock_ms
+    node.clock_ms += int(committed_offsets.TOUCHED_SECONDS_MAX * 1000) + 1
+    await partition.maintain()
+    assert not partition.offsets.is_known("g"), "it is unused whatever the retention was"
+
+
+async def test_a_short_retention_counts_when_a_leader_has_followed_it_that_long(
+    node: Harness, partition: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, retention = 1000.0, 60.0
+    offsets = PartitionOffsets(node.loop, partition.replica, lambda: retention)
+    monkeypatch.setattr(offsets, "_loop", SimpleNamespace(time=lambda: clock))
+    longest = committed_offsets.TOUCHED_SECONDS_MAX
+    assert offsets.kept_seconds() == longest
+    clock += 59
+    assert offsets.kept_seconds() == longest
+    clock += 1
+    assert offsets.kept_seconds() == 60
+    retention = 30.0
+    assert offsets.kept_seconds() == longest, "it was lowered"
+    clock += 30
+    assert offsets.kept_seconds() == 30
+    retention = 7200.0
+    assert offsets.kept_seconds() == 7200
+    retention = 30.0
+    assert offsets.kept_seconds() == longest, "it was lowered again"
+    clock += 30
+    assert offsets.kept_seconds() == 30
+    monkeypatch.setattr(offsets, "_replica", SimpleNamespace(term=partition.replica.term + 2))
+    assert offsets.kept_seconds() == longest, "another leader may have touched offsets less often"
 
 
 async def test_a_commit_that_changes_nothing_writes_nothing(node: Harness, partition: PartitionLog) -> None:
