@@ -64,22 +64,64 @@ print(json.dumps([
 
 
 def licence_of(expression: str, classifiers: Sequence[str], text: str) -> str:
-    """Return the licence of a package as an SPDX expression, or an empty string."""
+    """Return the licence of a package as an SPDX expression, or an empty string.
+
+    Several classifiers count as licences that all apply: nothing says that a user may choose among them.
+    """
     if expression:
         return expression
     if classifiers:
-        return " OR ".join(NAMES.get(name.lower(), name) for name in classifiers)
+        return " AND ".join(NAMES.get(name.lower(), name) for name in classifiers)
     line = text.strip().partition("\n")[0].strip()
     return NAMES.get(line.lower(), line)
 
 
+class _Parser:
+    """Evaluates an SPDX expression: True is an allowed licence, and a text that is no expression is False.
+
+    AND binds more tightly than OR.
+    """
+
+    def __init__(self, expression: str) -> None:
+        self._tokens = re.findall(r"[()]|[^\s()]+", expression)
+
+    @property
+    def is_at_end(self) -> bool:
+        return not self._tokens
+
+    def alternatives(self) -> bool:
+        found = self._together()
+        while self._takes("OR"):
+            other = self._together()  # before `or`, which would not read the tokens of the other alternative
+            found = found or other
+        return found
+
+    def _together(self) -> bool:
+        found = self._one()
+        while self._takes("AND"):
+            other = self._one()
+            found = found and other
+        return found
+
+    def _one(self) -> bool:
+        if self._takes("("):
+            found = self.alternatives()
+            return self._takes(")") and found
+        return bool(self._tokens) and self._tokens.pop(0) in ALLOWED
+
+    def _takes(self, token: str) -> bool:
+        """Remove the next token if it is this one. Return whether it was."""
+        if not self._tokens or self._tokens[0].upper() != token:
+            return False
+        del self._tokens[0]
+        return True
+
+
 def is_allowed(licence: str) -> bool:
     """Return whether an SPDX expression is satisfied by allowed licences."""
-    alternatives = re.split(r"\s+OR\s+", licence.replace("(", " ").replace(")", " ").strip(), flags=re.IGNORECASE)
-    return any(
-        all(part.strip() in ALLOWED for part in re.split(r"\s+AND\s+", one, flags=re.IGNORECASE))
-        for one in alternatives
-    )
+    parser = _Parser(licence)
+    is_one = parser.alternatives()
+    return is_one and parser.is_at_end
 
 
 def problems(packages: Sequence[tuple[str, str, Sequence[str], str]]) -> list[str]:
