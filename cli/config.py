@@ -63,9 +63,11 @@ def show(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show each value that a broker started here would use, and its source, or with --broker those of a running broker."""
-    from raftmq.broker.base.config import CONFIG_KEYS, plain, shown
+    from raftmq.broker.base.value_texts import plain, shown
 
     if broker is None:
+        from raftmq.broker.base.config import CONFIG_KEYS  # it needs raftmq[server], which --broker does not
+
         loaded = load(config, {}, settings)
         values = {
             name: (getattr(loaded.config, name), loaded.sources[name], key.meaning) for name, key in CONFIG_KEYS.items()
@@ -157,7 +159,7 @@ def unset_settings(
     timeout: TimeoutOption = DEFAULT_TIMEOUT,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Remove settings of all brokers or of one: the next weaker source counts again."""
+    """Remove settings of all brokers or of one. Each is then taken from the next source in the order of precedence."""
     run_admin(bootstrap_servers, timeout, lambda admin: admin.alter_config(unset=keys, broker_id=broker))
     _print_change(output, keys, broker, "unset")
 

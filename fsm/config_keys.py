@@ -42,8 +42,12 @@ class ConfigKey(Generic[T_co]):
 
     def text_in(self, config: Mapping[str, str]) -> str:
         """Return the text behind `value_in`."""
-        text = config.get(self.name, self.default)
-        return self.default if self.parse(text) is None else text
+        return config[self.name] if self.is_accepted_in(config) else self.default
+
+    def is_accepted_in(self, config: Mapping[str, str]) -> bool:
+        """Return whether a configuration has a text for the setting that this version accepts."""
+        text = config.get(self.name)
+        return text is not None and self.parse(text) is not None
 
 
 def number_key(

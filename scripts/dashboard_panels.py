@@ -171,8 +171,8 @@ _CLUSTER: Final = Dashboard(
                     "Space until appends are refused",
                     "raftmq_disk_free_bytes - raftmq_disk_reserve_bytes",
                     _INSTANCE,
-                    meaning="Free space less the reserve",
-                ),
+                    meaning="Free space less the reserve. Appends are refused while it is negative",
+                )._replace(may_be_negative=True),
                 _one(
                     "CPU",
                     f'rate(process_cpu_seconds_total{{job="raftmq"}}[{RANGE}])',

@@ -20,10 +20,11 @@ from typing import Any
 import typer
 from raftmq import errors
 from raftmq.broker.base import limits, log_events
-from raftmq.broker.base.config import CONFIG_KEYS, ConfigKey, shown
+from raftmq.broker.base.config import CONFIG_KEYS, ConfigKey
 from raftmq.broker.base.metric_catalog import SECTIONS
 from raftmq.broker.base.readiness import STARTING, Reason
 from raftmq.broker.base.runtime_settings import RUNTIME_SETTINGS
+from raftmq.broker.base.value_texts import shown
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.main import app
 from raftmq.client.base import logs as client_logs

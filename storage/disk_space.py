@@ -82,18 +82,25 @@ class DiskReserve:
         self._ballast_bytes = ballast_bytes
         self._probe_free = free_bytes or (lambda: shutil.disk_usage(self._directory).free)
         self._probe_volume = volume_bytes or (lambda: shutil.disk_usage(self._directory).total)
-        self._reserve_bytes = reserve_bytes
+        self._configured_bytes = reserve_bytes
+        """Written by `set_reserve` only, so that no other thread can undo a change."""
+        self._default_bytes: int | None = None
+        """`default_reserve_bytes` of the volume as soon as it was needed. Written by `reserve_bytes` only."""
 
     @property
     def reserve_bytes(self) -> int:
         """Free bytes below which no append is accepted."""
-        if self._reserve_bytes is None:
-            self._reserve_bytes = default_reserve_bytes(self._probe_volume())
-        return self._reserve_bytes
+        configured = self._configured_bytes
+        if configured is not None:
+            return configured
+        default = self._default_bytes
+        if default is None:
+            default = self._default_bytes = default_reserve_bytes(self._probe_volume())
+        return default
 
     def set_reserve(self, reserve_bytes: int | None) -> None:
         """Change the reserve. None means `default_reserve_bytes` of the volume."""
-        self._reserve_bytes = reserve_bytes
+        self._configured_bytes = reserve_bytes
 
     def free_bytes(self) -> int:
         """Return how many bytes this process could still write to the volume."""

@@ -226,7 +226,7 @@ class BrokerConfig:
     slow_request_seconds: float = _key(
         _TIMING.slow_request_seconds,
         seconds_between(0, 86_400),
-        "time from which on a request is logged as slow, with its phases. 0: none is",
+        "time from which on a request is logged as slow, an append with its phases. 0: no request is logged",
     )
     shutdown_seconds: float = _time(_TIMING.shutdown_seconds, "time limit of an orderly shutdown as a whole")
 
@@ -264,22 +264,6 @@ CONFIG_KEYS: Final[Mapping[str, ConfigKey]] = {
     for one in fields(BrokerConfig)
     if one.default is not MISSING
 }
-
-
-def plain(value: object) -> str | int | float | bool | list[str] | None:
-    """Convert a value for JSON."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return [str(part) for part in value] if isinstance(value, tuple | list) else str(value)
-
-
-def shown(value: object) -> str:
-    """Format a value as a person would type it."""
-    if value is None or value in ((), []):
-        return "-"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

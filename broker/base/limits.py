@@ -380,7 +380,7 @@ class Timing:
     suspicion_seconds: float = 600.0
     """A process that runs for this long did not die of reading its files, so the abnormal exits recorded for them are reset to 0."""
     slow_request_seconds: float = 1.0
-    """A request that takes longer is logged with its phases. It is many times what a healthy broker needs. 0: none is logged."""
+    """A request that takes longer is logged, an append with its phases. It is many times what a healthy broker needs. 0: no request is logged."""
     stall_seconds: float = 0.5
     """A delay of the event loop that counts as a stall. The watchdog then dumps all stacks."""
     shutdown_seconds: float = 30.0

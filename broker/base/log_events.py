@@ -40,6 +40,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "removed_from_cluster": "The cluster refuses this data directory permanently, as /readyz reports. Stop the broker. To use the machine "
     "again, start a broker on an empty directory",
     "broker_removed": "An operator removed a broker permanently. `replicas` counts the replicas that it held",
+    "settings_adopted": "The broker has started, and follows the settings that operators have given to the cluster or to this broker",
     "settings_changed": "An operator changed settings of the cluster or of this broker, which follows them from now on",
     "setting_not_understood": "A setting of the cluster has a value that this version does not know. The broker keeps its own value: upgrade it",
     "feature_level_raised": "An operator raised the feature level of the cluster. Programs that know only lower levels cannot take part any more",
@@ -138,7 +139,7 @@ EVENTS: Final[Mapping[str, str]] = {
     # requests
     "append_failed": "A defect of the broker in one request of a stream. Its client was told that the outcome is unknown",
     "request_failed": "A defect of the broker in one call. Its client was told the `error_id`. Please report it",
-    "slow_request": "A request took longer than `slow_request_seconds`. For an append the phases name the cause: waiting to be proposed, "
+    "slow_request": "A request took longer than `slow_request_seconds`. `error_code` of an append is that of the first refused partition. For an append the phases name the cause: waiting to be proposed, "
     "this broker's disk, a majority of the replicas, or applying and answering. At most ten are logged in ten seconds",
     "slow_reader_disconnected": "A client that did not read its answers was disconnected, because others needed the memory",
     "metric_unknown": "A defect of the broker: it measures a metric that its catalog lacks, so /metrics does not show it. Please report it",
@@ -212,7 +213,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "loop": "a kind of background work: the values of `raftmq_background_failures_total`",
     "phase": "a phase of an orderly stop",
     "offset_seconds": "how far this broker's clock is ahead of the others'",
-    "settings": "keys of settings",
+    "settings": "names of settings. If they were adopted or changed, with the values and sources in force from then on",
     "steps": "the steps of a change of membership",
     "damaged": "number of damaged replicas",
     "left": "number of replicas that left their groups",

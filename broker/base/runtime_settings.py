@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raftmq.broker.base.config import CONFIG_KEYS, Scope, shown
+from raftmq.broker.base.config import CONFIG_KEYS, Scope
+from raftmq.broker.base.value_texts import shown
 from raftmq.fsm.config_keys import ConfigKey as TopicKey
 from raftmq.fsm.topic_config import CLUSTER_DEFAULTS, suggestion
 

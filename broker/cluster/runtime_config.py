@@ -13,7 +13,9 @@ from dataclasses import replace
 import structlog
 from raftmq.broker.base.config import CONFIG_KEYS, BrokerConfig, LoadedConfig
 from raftmq.broker.base.runtime_settings import CLUSTER_FOR_BROKER_SOURCE, CLUSTER_SOURCE, DEFAULT_SOURCE
+from raftmq.broker.base.value_texts import shown
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.topic_config import CLUSTER_DEFAULTS
 from raftmq.types import NO_NODE, NodeId
 
 log = structlog.get_logger(__name__)
@@ -48,6 +50,7 @@ class RuntimeConfig:
         ):
             return  # they are replaced, never changed, so comparing identities is enough
         self._followed = (for_all, for_this)
+        in_force = self._in_force(followed[0] if followed is not None else {})
         values: dict[str, object] = {}
         self._sources = {}
         for source, texts in ((CLUSTER_SOURCE, for_all), (CLUSTER_FOR_BROKER_SOURCE, for_this)):
@@ -55,10 +58,26 @@ class RuntimeConfig:
                 values[name] = value
                 self._sources[name] = source
         before, self.config = self.config, replace(self._started.config, **values)  # type: ignore[arg-type]  # parsed by the key's own parser
-        if self.config != before:
-            changed = [name for name in CONFIG_KEYS if getattr(before, name) != getattr(self.config, name)]
-            self._on_change(before, self.config)
+        changed = [text for name, text in self._in_force(for_all).items() if in_force[name] != text]
+        # before `on_change`: a level of warning would hide its own event
+        if changed and followed is None:
+            log.info("settings_adopted", settings=changed)
+        elif changed:
             log.info("settings_changed", settings=changed)
+        if self.config != before:
+            self._on_change(before, self.config)
+
+    def _in_force(self, for_all: Mapping[str, str]) -> dict[str, str]:
+        """Return the run-time settings by name, each as its name, value and source, for the log."""
+        found = {
+            name: f"{name}={shown(getattr(self.config, name))} ({self.source(name)})"
+            for name, key in CONFIG_KEYS.items()
+            if key.scope is not None
+        }
+        for key in CLUSTER_DEFAULTS:
+            source = CLUSTER_SOURCE if key.is_accepted_in(for_all) else DEFAULT_SOURCE
+            found[key.name] = f"{key.name}={key.text_in(for_all)} ({source})"
+        return found
 
 
 def _understood(texts: Mapping[str, str]) -> dict[str, object]:

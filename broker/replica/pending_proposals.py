@@ -26,7 +26,7 @@ class ProposalHost(Protocol):
 
 
 class ProposalFuture(asyncio.Future[list[object]]):
-    """The results of one proposal, and the times of its phases (`time.perf_counter`), of which each is 0 until it has come.
+    """The results of one proposal, and the times of its phases (`time.perf_counter`). Each is 0 until the phase has ended.
 
     The times are only for the log of slow requests: nothing else may depend on them.
     """

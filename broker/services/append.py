@@ -14,7 +14,7 @@ from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.partitions.pending_append import Applied, PendingAppend
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
-from raftmq.broker.services.request_metrics import RequestMetrics
+from raftmq.broker.services.request_metrics import OK, RequestMetrics
 from raftmq.methods import APPEND
 from raftmq.proto import queue_pb2 as pb
 
@@ -147,8 +147,13 @@ def undecided(begun: Begun) -> set[Applied]:
     return {future for one in begun if one.pending is not None for future in one.pending.pending()}
 
 
+def outcome_of(response: pb.AppendResponse) -> str:
+    """Return the code of the first refused partition of an answer, or OK. Metrics count answered requests as OK, whatever it is."""
+    return next((pb.ErrorCode.Name(one.error.code) for one in response.partitions if one.HasField("error")), OK)
+
+
 def proposals(begun: Begun) -> Iterator[Applied]:
-    """Yield the future of each proposal of the request, those that are over included. One may come several times."""
+    """Yield the future of each proposal of the request, decided or not. One may come several times."""
     for one in begun:
         if one.pending is not None:
             yield from (future for _, future in one.pending.outcomes if future is not None)

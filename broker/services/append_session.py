@@ -21,10 +21,9 @@ from typing import Final
 import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.pending_append import Applied
-from raftmq.broker.services.append import AppendService, Begun, needs_decision, proposals, undecided
+from raftmq.broker.services.append import AppendService, Begun, needs_decision, outcome_of, proposals, undecided
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS
-from raftmq.broker.services.request_metrics import OK, RequestMetrics
-from raftmq.broker.services.slow_requests import append_phases
+from raftmq.broker.services.request_metrics import CANCELLED, OK, RequestMetrics
 from raftmq.proto import queue_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -120,16 +119,17 @@ class AppendSession:
             await self._changed
 
     def close(self) -> None:
-        """Give no more answers. Proposals may still be applied."""
+        """Give no more answers. Proposals may still be applied. Requests without an answer are counted as cancelled."""
         self._is_closed = True
         for task in (self._beginning, *self._deciding.values()):
             if task is not None:
                 task.cancel()
         if self._expiry is not None:
             self._expiry.cancel()
+        for request in (*self._backlog, *self._deciding, *self._pending):
+            self._observe(request, CANCELLED, CANCELLED)
         self._backlog.clear()
-        for request in self._pending:
-            request.forget_batches()
+        self._deciding.clear()
         self._pending.clear()
         self._tell_changed()
 
@@ -206,7 +206,7 @@ class AppendSession:
             del self._deciding[request]
             self._fail(request, error)
         else:
-            del self._deciding[request]  # before the answer: `below` counts it no more
+            del self._deciding[request]  # before the answer, because `below` must not count it
             self._respond(request)
 
     def _on_applied(self, request: _Request, future: Applied) -> None:
@@ -239,11 +239,12 @@ class AppendSession:
         except Exception as error:  # noqa: BLE001 -- as above
             self._fail(request, error)
         else:
-            self._finish(request, response, OK)
+            self._finish(request, response, OK, outcome_of(response))
 
     def _refuse(self, request: _Request, error: RequestError) -> None:
         response = pb.AppendResponse(correlation_id=request.message.correlation_id, error=error.detail)
-        self._finish(request, response, pb.ErrorCode.Name(error.code))
+        code = pb.ErrorCode.Name(error.code)
+        self._finish(request, response, code, code)
 
     def _fail(self, request: _Request, error: Exception) -> None:
         log.error("append_failed", exc_info=error)
@@ -251,15 +252,17 @@ class AppendSession:
         refusal.detail.outcome = pb.UNKNOWN_OUTCOME
         self._refuse(request, refusal)
 
-    def _finish(self, request: _Request, response: pb.AppendResponse, code: str) -> None:
-        now = time.perf_counter()
-        seconds = now - request.started_at
+    def _observe(self, request: _Request, code: str, outcome: str) -> None:
+        """Count a request under its code. Log it with its outcome if it was slow."""
+        seconds = time.perf_counter() - request.started_at
         slow = self._metrics.slow
         if seconds >= slow.threshold_seconds:
-            phases = append_phases(request.started_at, now, proposals(request.begun))
-            slow.report_append(self._method, code, seconds, phases)
+            slow.report_append(self._method, outcome, request.started_at, seconds, proposals(request.begun))
         request.forget_batches()
         self._metrics.observe(self._method, code, seconds)
+
+    def _finish(self, request: _Request, response: pb.AppendResponse, code: str, outcome: str) -> None:
+        self._observe(request, code, outcome)
         if not self._is_closed:
             request.answer(response)
         self._tell_changed()

@@ -5,10 +5,11 @@ A change is replicated, so brokers that start later follow it. Everything that c
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import structlog
-from raftmq.broker.base.config import CONFIG_KEYS, plain
+from raftmq.broker.base.config import CONFIG_KEYS
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.runtime_settings import (
     CLUSTER_SOURCE,
@@ -18,6 +19,7 @@ from raftmq.broker.base.runtime_settings import (
     check_setting,
     require_setting,
 )
+from raftmq.broker.base.value_texts import plain
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
@@ -105,15 +107,28 @@ class ConfigurationService:
         """Return the configuration in force on one broker, which is asked for it.
 
         Raises:
-            RequestError: UNKNOWN_BROKER, or one for a failed hop.
+            RequestError: UNKNOWN_BROKER, after a quorum confirmed it; NOT_READY or NO_LEADER if none could; or one for a failed hop.
         """
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
-        node = existing_node(self._metadata, request.broker_id)
         if call.is_forwarded:
-            return self._described()
+            return await self._describe_here(request, call)
+        try:
+            node = existing_node(self._metadata, request.broker_id)
+        except RequestError:  # a broker that has just joined may be missing here
+            await self._locator.confirm_metadata(call.deadline)
+            node = existing_node(self._metadata, request.broker_id)
         return await self._calls.ask(NodeId(node.node_id), request, self._describe_here, call)
 
     async def _describe_here(self, request: pb.DescribeConfigRequest, call: Call) -> pb.DescribeConfigResponse:
+        """Describe the settings of this node, including each change that was answered before the call.
+
+        Without a metadata majority the answer has the settings that are in force here, which is the best that anybody knows.
+        """
+        now = self._host.loop.time()
+        # half of the remaining time is for the answer
+        limit = min(self._host.timing.describe_seconds, (call.deadline - now) / 2)
+        with contextlib.suppress(RequestError):
+            await self._locator.confirm_metadata(now + limit)
         return self._described()
 
     def _described(self) -> pb.DescribeConfigResponse:
@@ -131,7 +146,7 @@ class ConfigurationService:
             pb.ConfigValue(
                 key=key.name,
                 value=json.dumps(key.text_in(for_all)),
-                source=CLUSTER_SOURCE if key.name in for_all else DEFAULT_SOURCE,
+                source=CLUSTER_SOURCE if key.is_accepted_in(for_all) else DEFAULT_SOURCE,
                 meaning=RUNTIME_SETTINGS[key.name].meaning,
             )
             for key in CLUSTER_DEFAULTS

@@ -7,6 +7,7 @@ of its result.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 import structlog
@@ -15,15 +16,15 @@ from raftmq.broker.partitions.kinds import LOG
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.partitions.producer_fence import fenced
-from raftmq.broker.services.append import AppendService
+from raftmq.broker.services.append import AppendService, Begun, outcome_of, proposals
 from raftmq.broker.services.append_session import AppendSession
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.broker.services.poll import OnPolled, Poll, PollService
 from raftmq.broker.services.producer_ids import ProducerIds
-from raftmq.broker.services.request_metrics import RequestMetrics
-from raftmq.methods import APPEND_STREAM
+from raftmq.broker.services.request_metrics import CANCELLED, INTERNAL, RequestMetrics
+from raftmq.methods import APPEND, APPEND_STREAM
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
@@ -116,10 +117,26 @@ class LogService:
 
     async def append(self, request: pb.AppendRequest, call: Call) -> pb.AppendResponse:
         """Append batches to partitions that this node leads. Each partition has its own result."""
+        started_at = time.perf_counter()
         deadline = call.within(request.timeout_ms, self._host.loop.time())
-        begun = await self._appends.begin(request, deadline)
-        await self._appends.wait(begun, deadline)
-        return self._appends.response(request.correlation_id, begun)
+        begun: Begun = ()
+        outcome = CANCELLED
+        try:
+            begun = await self._appends.begin(request, deadline)
+            await self._appends.wait(begun, deadline)
+            response = self._appends.response(request.correlation_id, begun)
+            outcome = outcome_of(response)
+        except RequestError as error:
+            outcome = pb.ErrorCode.Name(error.code)
+            raise
+        except Exception:
+            outcome = INTERNAL
+            raise
+        finally:
+            seconds = time.perf_counter() - started_at
+            if seconds >= self._metrics.slow.threshold_seconds:
+                self._metrics.slow.report_append(APPEND.name, outcome, started_at, seconds, proposals(begun))
+        return response
 
     def append_session(self, method: str) -> AppendSession:
         """Return a session for the requests of one caller, which are counted under the method's name."""

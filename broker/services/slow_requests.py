@@ -14,18 +14,24 @@ from typing import Final, NamedTuple
 import structlog
 from raftmq.broker.partitions.pending_append import Applied
 from raftmq.broker.replica.pending_proposals import ProposalFuture
-from raftmq.methods import APPEND, APPEND_STREAM, METHODS
+from raftmq.methods import APPEND, APPEND_STREAM, CREATE_TOPIC, METHODS, TRANSFER_LEADER
 from raftmq.types import GroupId
 
 log = structlog.get_logger(__name__)
 
 LOGGED_MAX: Final = 10
-"""Requests that are logged in each `WINDOW_SECONDS`. A broker in trouble has thousands of slow ones, which tell the same."""
+"""Requests that are logged in each `WINDOW_SECONDS`. A broker in trouble has thousands of slow ones, which have the same cause."""
 WINDOW_SECONDS: Final = 10.0
 WAITING: Final = frozenset(
-    method.name for method in METHODS if "max_wait_ms" in method.request_type.DESCRIPTOR.fields_by_name
+    {
+        *(method.name for method in METHODS if "max_wait_ms" in method.request_type.DESCRIPTOR.fields_by_name),
+        CREATE_TOPIC.name,
+        TRANSFER_LEADER.name,
+    }
 )
-"""Methods that wait on purpose for as long as their callers want. They are never slow."""
+"""Methods that wait on purpose: for as long as their callers want, or until partitions have leaders. They are never slow."""
+WITH_PHASES: Final = frozenset({APPEND.name, APPEND_STREAM.name})
+"""Methods whose slow requests their service reports, with the phases."""
 
 
 class AppendPhases(NamedTuple):
@@ -68,7 +74,7 @@ class SlowRequests:
     def __init__(self, threshold_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         """Take the least time of a slow request. 0: no request is slow."""
         self.threshold_seconds = threshold_seconds or math.inf
-        self.total: Counter[str] = Counter({APPEND.name: 0, APPEND_STREAM.name: 0})
+        self.total: Counter[str] = Counter(dict.fromkeys(sorted(WITH_PHASES), 0))
         """Slow requests since the start, by method."""
         self._clock = clock
         self._window_ends_at = 0.0
@@ -78,8 +84,8 @@ class SlowRequests:
         """Requests that were not logged since the last one that was."""
 
     def report(self, method: str, code: str, seconds: float) -> None:
-        """Log a request that took at least the threshold, unless it waits on purpose."""
-        if method in WAITING or not self._is_logged(method):
+        """Log a request that took at least the threshold, unless it waits on purpose or is reported with its phases."""
+        if method in WAITING or method in WITH_PHASES or not self._is_logged(method):
             return
         log.warning(
             "slow_request",
@@ -89,10 +95,13 @@ class SlowRequests:
             others=self._take_left_out(),
         )
 
-    def report_append(self, method: str, code: str, seconds: float, phases: AppendPhases) -> None:
-        """Log an append that took at least the threshold."""
+    def report_append(
+        self, method: str, code: str, began_at: float, seconds: float, proposals: Iterable[Applied]
+    ) -> None:
+        """Log an append that took at least the threshold, with the phases of its proposals."""
         if not self._is_logged(method):
             return
+        phases = append_phases(began_at, began_at + seconds, proposals)
         log.warning(
             "slow_request",
             method=method,

@@ -808,12 +808,13 @@ class Admin:
         *,
         broker_id: int | None = None,
     ) -> None:
-        """Set some settings of all brokers or of one while they run, and remove others, so that the next weaker source counts again.
+        """Set some settings of all brokers or of one while they run, and remove others, which are then taken from the next source.
 
         Brokers follow the change without a restart, and brokers that start or join later follow it, too. `list_config` has the settings.
 
         Args:
-            set: values by key, in the form in which they may stand in ``raftmq.toml``, such as ``{"log_level": "debug"}``.
+            set: values by key, such as ``{"log_level": "debug"}``. A broker's setting has the form of ``raftmq.toml`` (``"14d"``), and a default of
+                topics that of `create_topic` (``{"retention.ms": 86_400_000}``).
             unset: keys to remove.
             broker_id: the broker to change. None: all brokers. A value for one broker has precedence.
 

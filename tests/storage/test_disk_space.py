@@ -35,6 +35,20 @@ def reserve(directory: Path, free: list[int], *, reserve_bytes: int | None = 100
     )
 
 
+def test_a_change_of_the_reserve_outlasts_a_probe_of_the_volume(tmp_path: Path) -> None:
+    """A thread computes the default while the event loop sets a value."""
+
+    def volume_bytes() -> int:
+        disk.set_reserve(5 * MIB)
+        return 10 * GIB
+
+    disk = DiskReserve(tmp_path, None, volume_bytes=volume_bytes)
+    assert disk.reserve_bytes == 2 * GIB
+    assert disk.reserve_bytes == 5 * MIB
+    disk.set_reserve(None)
+    assert disk.reserve_bytes == 2 * GIB
+
+
 def test_bytes_in_flight_count_against_the_room(tmp_path: Path) -> None:
     disk = reserve(tmp_path, [150 * MIB])
     assert disk.create_ballast()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import structlog
 from raftmq.broker.base.config import BrokerConfig, LoadedConfig, load_config
 from raftmq.broker.cluster.runtime_config import RuntimeConfig
 from raftmq.fsm import metadata_commands as mc
+from raftmq.fsm.topic_config import RETENTION_MS
 from raftmq.types import NodeId
 
 from tests.support.fsm.harness import MetadataLog
@@ -76,6 +78,33 @@ def test_a_setting_that_this_version_does_not_understand_is_ignored(broker: Brok
     assert broker.level[0] == "warning"
     broker.alter(scrub_bytes_per_second="2MiB")
     assert broker.runtime.config.scrub_bytes_per_second == 1 << 21, "the understood settings are followed"
+
+
+def test_each_change_is_logged_with_its_value_and_source_before_it_is_followed(broker: Broker) -> None:
+    order: list[object] = []
+    broker.runtime._on_change = lambda before, now: order.append("followed")
+    with structlog.testing.capture_logs() as events:
+        broker.runtime.follow(broker.cluster.state, ONE)
+        broker.runtime._on_change = lambda before, now: order.append([event["event"] for event in events])
+        broker.alter(log_level="error", **{"retention.ms": "1000"})
+        broker.alter(1, log_level="debug")
+        broker.alter(log_level="info")
+        broker.alter(**{"retention.ms": None})
+    assert [(event["event"], event["settings"]) for event in events] == [
+        ("settings_changed", ["log_level=error (cluster)", "retention.ms=1000 (cluster)"]),
+        ("settings_changed", ["log_level=debug (cluster for this broker)"]),
+        ("settings_changed", [f"retention.ms={RETENTION_MS.default} (default)"]),
+    ]
+    assert order == [["settings_changed"], ["settings_changed"] * 2]
+
+
+def test_settings_of_the_cluster_are_adopted_by_a_broker_that_starts(broker: Broker) -> None:
+    broker.cluster.run(mc.AlterConfig(0, {"log_level": "error"}))
+    with structlog.testing.capture_logs() as events:
+        broker.runtime.follow(broker.cluster.state, ONE)
+    assert [(event["event"], event["settings"]) for event in events] == [
+        ("settings_adopted", ["log_level=error (cluster)"])
+    ]
 
 
 def test_metadata_without_changes_is_not_read_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

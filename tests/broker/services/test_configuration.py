@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -10,7 +11,9 @@ import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_commands import AlterConfig, RaiseFeatureLevel
+from raftmq.fsm.topic_config import RETENTION_MS
 from raftmq.proto import queue_pb2 as pb
+from raftmq.types import LogIndex
 
 from tests.support.broker.harness import Harness, running
 
@@ -111,6 +114,64 @@ async def test_a_broker_describes_its_settings_with_their_sources():
         assert found["join"] == ([], "default")
         assert found["retention.ms"] == ("1000", "cluster")
         assert found["retention.bytes"] == ("-1", "default")
+
+
+async def test_a_default_that_this_version_does_not_understand_is_not_the_clusters():
+    async with cluster() as node:
+        await node._metadata(AlterConfig(0, {"retention.ms": "of the future"}))
+        answer = await node.configuration.describe_config(pb.DescribeConfigRequest(broker_id=1), node.call())
+        (found,) = (one for one in answer.values if one.key == "retention.ms")
+        assert (json.loads(found.value), found.source) == (RETENTION_MS.default, "default")
+
+
+async def test_a_broker_that_has_just_joined_is_found(monkeypatch: pytest.MonkeyPatch):
+    """Metadata that lack it are confirmed first, as here, where the confirmation brings the broker with number 1."""
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        read_index = node.metadata.read_index
+
+        async def joined() -> LogIndex:
+            await node.register(1, "uuid-1")
+            return await read_index()
+
+        monkeypatch.setattr(node.metadata, "read_index", joined)
+        answer = await node.configuration.describe_config(pb.DescribeConfigRequest(broker_id=1), node.call())
+        assert answer.broker_id == 1
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+async def test_a_broker_confirms_its_settings_before_it_describes_them(
+    monkeypatch: pytest.MonkeyPatch, is_forwarded: bool
+):
+    """Another process may have changed a setting, so the request names no revision."""
+    async with cluster() as node:
+        read_index = node.metadata.read_index
+
+        async def changed() -> LogIndex:
+            await node._metadata(AlterConfig(0, {"log_level": "debug"}))
+            node.runtime_config.follow(node.metadata.state_machine, node.node_id)
+            return await read_index()
+
+        monkeypatch.setattr(node.metadata, "read_index", changed)
+        request = pb.DescribeConfigRequest(broker_id=1)
+        answer = await node.configuration.describe_config(request, node.call(is_forwarded=is_forwarded))
+        assert {one.key: one.value for one in answer.values}["log_level"] == '"debug"'
+
+
+async def test_a_broker_without_a_metadata_majority_describes_its_settings(monkeypatch: pytest.MonkeyPatch):
+    async with cluster() as node:
+
+        async def never() -> LogIndex:
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError
+
+        async def refused() -> LogIndex:
+            raise RequestError(pb.NO_LEADER, "the metadata group has no leader")
+
+        for read_index in (never, refused):
+            monkeypatch.setattr(node.metadata, "read_index", read_index)
+            answer = await node.configuration.describe_config(pb.DescribeConfigRequest(broker_id=1), node.call(0.02))
+            assert answer.broker_id == 1
 
 
 async def test_an_unknown_broker_cannot_be_described():

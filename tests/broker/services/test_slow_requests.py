@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import structlog
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.grpc_port.handlers import observed
 from raftmq.broker.replica.pending_proposals import ProposalFuture
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.broker.services.slow_requests import (
     LOGGED_MAX,
     WAITING,
     WINDOW_SECONDS,
-    AppendPhases,
     SlowRequests,
     append_phases,
 )
@@ -23,8 +24,6 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
 from tests.support.broker.harness import append_request, batch, running
-
-PHASES = AppendPhases(GroupId(7), 0.1, 0.2, 0.3, 0.4)
 
 
 @contextlib.contextmanager
@@ -66,29 +65,32 @@ async def test_the_slowest_proposal_counts_and_without_any_all_time_was_queued()
     assert append_phases(10.0, 20.0, []) == (None, 10.0, 0.0, 0.0, 0.0)
 
 
-def test_the_rate_is_bounded_and_what_was_left_out_is_counted():
+async def test_the_rate_is_bounded_and_what_was_left_out_is_counted():
     now = 100.0
     slow = SlowRequests(1.0, lambda: now)
     with slow_ones() as events:
         for _ in range(LOGGED_MAX + 5):
-            slow.report_append("Append", "OK", 2.0, PHASES)
+            slow.report_append("Append", "OK", 10.0, 10.0, [proposal(11.0, 13.0, 16.0)])
         now += WINDOW_SECONDS
-        slow.report("CreateTopic", "OK", 3.0)
+        slow.report("DeleteTopic", "OK", 3.0)
     assert [event["others"] for event in events] == [0] * LOGGED_MAX + [5]
     assert {**events[0], "event": "", "log_level": ""} == {
-        "event": "", "log_level": "", "method": "Append", "error_code": "OK", "elapsed_seconds": 2.0, "group_id": 7,
-        "queued_seconds": 0.1, "disk_seconds": 0.2, "replication_seconds": 0.3, "apply_seconds": 0.4, "others": 0,
+        "event": "", "log_level": "", "method": "Append", "error_code": "OK", "elapsed_seconds": 10.0, "group_id": 7,
+        "queued_seconds": 1.0, "disk_seconds": 2.0, "replication_seconds": 3.0, "apply_seconds": 4.0, "others": 0,
     }  # fmt: skip
-    assert slow.total == {"Append": LOGGED_MAX + 5, "AppendStream": 0, "CreateTopic": 1}
+    assert slow.total == {"Append": LOGGED_MAX + 5, "AppendStream": 0, "DeleteTopic": 1}
 
 
 def test_a_request_that_waits_on_purpose_is_not_slow():
-    assert {"Poll", "WaitFinished"} <= WAITING
+    names = {"Poll", "WaitFinished", "CreateTopic", "TransferLeader"}
+    assert names <= WAITING
+    assert "DeleteTopic" not in WAITING
     slow = SlowRequests(1.0)
     with slow_ones() as events:
-        slow.report("Poll", "OK", 30.0)
+        for name in names:
+            slow.report(name, "OK", 30.0)
     assert not events
-    assert slow.total["Poll"] == 0
+    assert sum(slow.total.values()) == 0
 
 
 @pytest.mark.parametrize("threshold", [0.0, 3600.0])
@@ -102,6 +104,62 @@ async def test_an_append_is_logged_with_its_phases():
     assert event["group_id"] is not None
     phases = [event[f"{name}_seconds"] for name in ("queued", "disk", "replication", "apply")]
     assert sum(phases) == pytest.approx(event["elapsed_seconds"], abs=0.003)
+
+
+async def test_an_append_without_a_stream_is_logged_once_with_its_phases():
+    metrics = RequestMetrics(SlowRequests(1e-9))
+    async with running() as node:
+        node.log._metrics = metrics
+        topic = await node.topic()
+        with slow_ones() as events:
+            await observed(metrics, "Append", lambda: node.log.append(append_request(topic, batch(1)), node.call()))
+            with pytest.raises(RequestError):
+                await observed(metrics, "Append", lambda: node.log.append(pb.AppendRequest(), node.call()))
+    first, second = events
+    assert (first["method"], first["error_code"], second["error_code"]) == ("Append", "OK", "INVALID_ARGUMENT")
+    assert first["group_id"] is not None
+    assert "queued_seconds" in second
+    assert metrics.slow.total["Append"] == 2
+
+
+async def test_a_slow_append_is_logged_with_the_code_of_its_refused_partition():
+    metrics = RequestMetrics(SlowRequests(1e-9))
+    async with running() as node:
+        node.log._metrics = metrics
+        topic = await node.topic()
+        request = append_request(topic, batch(1))
+        request.partitions.add(topic_id=topic.topic_id, partition=9)
+        answered: asyncio.Queue[pb.AppendResponse] = asyncio.Queue()
+        with slow_ones() as events:
+            await node.log.append(request, node.call())
+            node.log.append_session("AppendStream").submit(request, answered.put_nowait)
+            async with asyncio.timeout(5):
+                await answered.get()
+    assert [event["error_code"] for event in events] == ["UNKNOWN_PARTITION"] * 2
+    assert metrics.requests["AppendStream", "OK"] == 1, "the request was answered"
+
+
+async def test_an_append_whose_session_is_closed_counts_as_cancelled_and_is_logged():
+    metrics = RequestMetrics(SlowRequests(1e-9))
+    async with running() as node:
+        node.log._metrics = metrics
+        topic = await node.topic()
+        node.hold_commits = True
+        session, answers = node.log.append_session("AppendStream"), list[pb.AppendResponse]()
+        with slow_ones() as events:
+            session.submit(append_request(topic, batch(1)), answers.append)
+            later = append_request(topic, batch(1, sequence=1))
+            later.metadata_revision = 1 << 40
+            session.submit(later, answers.append)
+            session.close()
+            session.close()
+        node.release_commits()
+    assert [event["error_code"] for event in events] == ["CANCELLED"] * 2
+    assert {event["group_id"] is None for event in events} == {False, True}, (
+        "one waited for its commit, one for metadata"
+    )
+    assert not answers
+    assert metrics.requests["AppendStream", "CANCELLED"] == 2
 
 
 async def _logged(metrics: RequestMetrics) -> list[MutableMapping[str, Any]]:
