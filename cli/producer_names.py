@@ -39,7 +39,8 @@ def forget_names(
     """Remove names of producers that nobody has used for some time. A cluster remembers 100,000, for 14 days each.
 
     A later producer of a removed name does not fence an earlier one that is still alive. A Spark batch that was
-    interrupted is written again as a whole when the names of its query were removed.
+    interrupted is written again as a whole when the names of its query were removed. Names that begin with
+    spark-batches/ hide Spark's open batches, and are removed only with a --prefix that begins so.
     """
     found = run_admin(
         bootstrap_servers,

@@ -66,7 +66,8 @@ class BatchCuts:
                 # The registry of warnings shows a text once per process and place.
                 warnings.warn(
                     f"raftmq: {topic}: {describe(batch)} hides all later records from readers with isolation=batch; start its query"
-                    " again, or abandon it (python -m raftmq.spark batches)",
+                    " again, or abandon it (python -m raftmq.spark batches), but only if its query is dead: the batch of a running one is"
+                    " then read in parts",
                     RaftMQSparkWarning,
                     stacklevel=2,
                 )

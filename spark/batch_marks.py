@@ -34,7 +34,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_errors import BatchStillOpenError
+from raftmq.spark.sink_errors import BatchStillOpenError, SupersededError
 
 NAME_PREFIX: Final = "spark-batches/"
 PARTITIONS_MAX: Final = 256
@@ -163,7 +163,7 @@ class TopicMarks:
         return [batch for batch in self.open if since_ms - batch.since_ms > patience_ms]
 
     def opened(self, batch: OpenBatch, ends: tuple[int, ...]) -> TopicMarks:
-        """Return the marks with one more open batch. An earlier batch of its writer that is still open counts as closed.
+        """Return the marks with one more open batch. It takes the place of its writer's earlier batch, which is no longer open.
 
         `ends` are used for partitions that the marks do not have.
         """
@@ -248,12 +248,14 @@ def open_batch(
 ) -> Generator[Ask, Answer, TopicMarks]:
     """Open a batch, before its first row is written to one of the first `partition_count` partitions.
 
-    Returns immediately if the batch is open, or was closed: then all of its rows are written, and each of them is written once. Waits
-    for batches of other writers that are open for `patience_ms` at most.
+    Returns immediately if the batch is open, or if it or a later one of its writer was closed. A closed batch is not opened again, so the
+    caller must look at the returned marks and must not write then. Waits for batches of other writers that are open for `patience_ms` at most.
+    An earlier open batch of the writer is replaced.
 
     Raises:
         InvalidOptionError: the topic has too many partitions.
         BatchStillOpenError: as `TopicMarks.obstacle`.
+        SupersededError: a later batch of the writer is open.
     """
     if partition_count > PARTITIONS_MAX:
         raise InvalidOptionError(
@@ -266,6 +268,10 @@ def open_batch(
         is_open = marks.is_open(writer, epoch)
         if marks.is_closed(writer, epoch) or (is_open and is_covered):
             return marks
+        # A late task of batch 5 that waited while its query began batch 6 must not replace 6: nobody would close 5.
+        later = next((own.epoch for own in marks.open if own.writer.key == writer.key and own.epoch > epoch), None)
+        if later is not None:
+            raise SupersededError(f"batch {epoch} of {writer.shown!r} was given up, and its batch {later} has begun")
         if not is_open and (obstacle := marks.obstacle(writer, answer.time_ms, patience_ms)) is not None:
             yield Wait(obstacle)
             answer = yield Change()
@@ -281,7 +287,11 @@ def open_batch(
 
 
 def close_batch(writer: Writer, epoch: int) -> Generator[Ask, Answer, TopicMarks]:
-    """Close a batch all of whose rows are written. Does nothing if it is not open, as after it was closed or abandoned."""
+    """Close a batch all of whose rows are written. Return the marks, in which `TopicMarks.is_closed` holds for the batch.
+
+    Does nothing if the batch is not open. The returned marks tell whether it was closed before. If it was not, it was abandoned or replaced, or
+    the cluster has forgotten the marks.
+    """
     answer = yield Change()
     while True:
         marks = TopicMarks.decode(answer.stamp)
@@ -291,18 +301,28 @@ def close_batch(writer: Writer, epoch: int) -> Generator[Ask, Answer, TopicMarks
         answer = yield Change(marks.without(writer, ends, is_closed=True).encode(), answer.stamp)
 
 
-def abandon_batch(shown: str) -> Generator[Ask, Answer, OpenBatch | None]:
+def abandon_batch(name: str) -> Generator[Ask, Answer, OpenBatch | None]:
     """Forget the open batch of a writer, so that the rows that it has written become visible. Return the batch, or None.
 
-    A query that comes back opens the batch again, and writes its other rows.
+    `name` is the writer's name as operators know it, or its key in hexadecimal digits. A query that comes back opens the batch again, and writes
+    its other rows.
+
+    Raises:
+        InvalidOptionError: several writers with this name have an open batch.
     """
     answer = yield Change()
     abandoned = None
     while True:
         marks = TopicMarks.decode(answer.stamp)
-        batch = next((batch for batch in marks.open if batch.writer.shown == shown), None)
-        if batch is None or (abandoned is not None and batch.since_ms != abandoned.since_ms):
+        found = [batch for batch in marks.open if name in (batch.writer.shown, batch.writer.key.hex())]
+        if abandoned is not None:
+            found = [batch for batch in found if batch == abandoned]
+        if not found:
             return abandoned
+        if len(found) > 1:
+            keys = ", ".join(batch.writer.key.hex() for batch in found)
+            raise InvalidOptionError(f"{len(found)} writers are called {name!r}: give the key of one of them ({keys})")
+        (batch,) = found
         abandoned = batch
         ends = (yield FindEnds(len(marks.ends))).ends if len(marks.open) == 1 else ()
         answer = yield Change(marks.without(batch.writer, ends, is_closed=False).encode(), answer.stamp)

@@ -138,7 +138,8 @@ class Cluster:
     def ends(self, topic: str, topic_id: int, count: int) -> tuple[int, ...]:
         """Return the ends of all partitions of this incarnation of a topic, which has at least `count`.
 
-        Raises `UnknownTopicError` when this incarnation does not exist, and otherwise as `offsets`.
+        Raises `UnknownTopicError` when this incarnation does not exist, `NotReadyError` when the broker that was asked does not know it yet, and
+        otherwise as `offsets`.
         """
 
         async def look() -> TopicInfo:
@@ -146,13 +147,13 @@ class Cluster:
             info = await self._resolver.topic(topic, seconds, partition=last)
             if info.topic_id != topic_id or info.partition_count < count:
                 info = await self._resolver.topic(topic, seconds, is_fresh=True)
+            if info.topic_id > topic_id:
+                raise UnknownTopicError(f"{topic} was deleted and created again")
+            if info.topic_id < topic_id or info.partition_count < count:
+                raise NotReadyError(f"the broker that was asked knows an older state of {topic}")
             return info
 
         info = self._look_up(look)
-        if info.topic_id > topic_id:
-            raise UnknownTopicError(f"{topic} was deleted and created again")
-        if info.topic_id < topic_id or info.partition_count < count:
-            raise NotReadyError(f"the broker that was asked knows an older state of {topic}")
         partitions = [TopicPartition(topic, number) for number in range(info.partition_count)]
         found = self.offsets(dict.fromkeys(partitions, LATEST_TIME))
         return tuple(found[partition] for partition in partitions)

@@ -28,6 +28,7 @@ OWN_OPTIONS: Final = (
     *(f"{side}{kind}" for side in ("starting", "ending") for kind in ("Offsets", "Timestamp", "OffsetsByTimestamp")),
 )
 """Options of the source that `read_history` sets itself, or that an archive cannot serve."""
+NO_BATCHES: Final = "isolation is not an option of read_history: an archive does not know where batches begin and end"
 
 
 def read_history(spark: SparkSession, *, archive: str, topic: str, options: Mapping[str, str]) -> DataFrame:
@@ -57,6 +58,8 @@ def read_history(spark: SparkSession, *, archive: str, topic: str, options: Mapp
 
     lowered = {name.lower() for name in OWN_OPTIONS}
     for name in options:
+        if name.lower() == "isolation":
+            raise InvalidOptionError(NO_BATCHES)
         if name.lower() in lowered:
             raise InvalidOptionError(
                 f"{name} is not an option of read_history, which reads one topic from its beginning"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from raftmq.client.producer.sequenced_append import SequencedAppender
+from raftmq.errors import RaftMQError
 from raftmq.spark.batch_marks import NAME_PREFIX, Answer, Ask, Change, FindEnds, OpenBatch
 
 if TYPE_CHECKING:
@@ -42,11 +43,12 @@ def run_marks(
         topic: The topic whose marks are used.
         topic_id: Its incarnation.
         steps: The steps.
-        timeout_seconds: Time limit of one request.
+        timeout_seconds: Time limit of one request. Ends of partitions that cannot be found are asked for again until then.
 
     Raises:
         BatchStillOpenError: as `batch_marks.open_batch`.
         UnknownTopicError: this incarnation of the topic does not exist.
+        RaftMQError: a partition has no leader, or no broker answered, until the time limit.
     """
     appender = SequencedAppender(connection.resolver, delivery_timeout_seconds=timeout_seconds)
     name = f"{NAME_PREFIX}{topic_id}"
@@ -58,7 +60,7 @@ def run_marks(
                     found = connection.run(partial(appender.claim, name, 0, stamp, replaces))
                     answer = Answer(found.stamp, found.time_ms)
                 case FindEnds(count):
-                    answer = Answer(ends=connection.ends(topic, topic_id, count))
+                    answer = Answer(ends=_find_ends(partial(connection.ends, topic, topic_id, count), timeout_seconds))
                 case _:
                     time.sleep(WAIT_SECONDS)
                     answer = Answer()
@@ -66,6 +68,18 @@ def run_marks(
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def _find_ends(ends: Callable[[], tuple[int, ...]], timeout_seconds: float) -> tuple[int, ...]:
+    """Ask for the ends until all partitions have answered: a batch all of whose rows are written must not fail when leaders change."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            return ends()
+        except RaftMQError as error:
+            if not error.retriable or time.monotonic() + WAIT_SECONDS >= deadline:
+                raise
+        time.sleep(WAIT_SECONDS)
 
 
 def describe(batch: OpenBatch) -> str:

@@ -51,6 +51,8 @@ class TaskDone(WriterCommitMessage):
     """As `Written.left_out`."""
     marked: WriteIdentity | None = None
     """The batch, if the driver must mark it as complete."""
+    topic_id: int | None = None
+    """As `Written.topic_id`."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -227,13 +229,18 @@ def _run(
     columns = find_columns(schema.fields, options)
     written = SinkTask(options, columns, identity, context.partitionId()).run(batches)
     marked = identity if options.is_atomic and (written.rows or written.is_replay) else None
-    return TaskDone(written.rows, identity if written.is_replay else None, written.left_out, marked)
+    replay_of = identity if written.is_replay else None
+    return TaskDone(written.rows, replay_of, written.left_out, marked, written.topic_id)
 
 
 def _end_batch(options: SinkOptions, schema: StructType, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Check that every task that wrote in an earlier run has come back, and write the rows that several tasks left out.
 
-    Then make an atomic batch visible. Raises `ReplayMismatchError` if a task did not come back.
+    Then make an atomic batch visible.
+
+    Raises:
+        ReplayMismatchError: a task did not come back.
+        UnknownTopicError: the topic was deleted and created again while an atomic batch was written.
     """
     _check_complete(options, schema, messages)
     marked = next((m.marked for m in messages if isinstance(m, TaskDone) and m.marked is not None), None)
@@ -241,7 +248,8 @@ def _end_batch(options: SinkOptions, schema: StructType, messages: Sequence[Writ
         from raftmq.spark.sink_kinds import find_columns
         from raftmq.spark.sink_task import SinkTask
 
-        SinkTask(options, find_columns(schema.fields, options), marked, LAST_TASK).close_mark()
+        topic_ids = {m.topic_id for m in messages if isinstance(m, TaskDone) and m.topic_id is not None}
+        SinkTask(options, find_columns(schema.fields, options), marked, LAST_TASK).close_mark(topic_ids)
 
 
 def _check_complete(options: SinkOptions, schema: StructType, messages: Sequence[WriterCommitMessage | None]) -> None:

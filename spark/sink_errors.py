@@ -5,6 +5,7 @@ from __future__ import annotations
 from raftmq.errors import RejectedError, UsageError
 
 __all__ = [
+    "BatchMarkedError",
     "BatchStillOpenError",
     "InvalidSchemaError",
     "LaterBatchError",
@@ -34,6 +35,15 @@ class ReplayMismatchError(RejectedError):
     advice = "set the option delivery=finish, which reads back the rows of the earlier run and writes the others, or run the query as before"
 
 
+class BatchMarkedError(ReplayMismatchError):
+    """Raised when an atomic batch runs again after its mark, with rows that it did not have. The task wrote nothing this time.
+
+    Readers of whole batches have perhaps read the batch, so they would see the other rows as a part of it.
+    """
+
+    advice = "write these rows under another writerEpoch or, for a query, under another writerName"
+
+
 class BatchStillOpenError(RejectedError):
     """Raised when too many writers have an open batch in one topic, with ``atomicBatches``. The task wrote nothing this time.
 
@@ -42,7 +52,8 @@ class BatchStillOpenError(RejectedError):
 
     advice = (
         "start the other queries again, which finishes their batches; abandon the batch of one that never comes back with"
-        " `python -m raftmq.spark batches --topic TOPIC --abandon WRITER`"
+        " `python -m raftmq.spark batches --topic TOPIC --abandon WRITER`, but only if its query is dead: the batch of a running one is then"
+        " read in parts"
     )
 
 

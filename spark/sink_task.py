@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from raftmq.client.producer.sequenced_append import SequencedAppender
-from raftmq.errors import ProducerFencedError
+from raftmq.errors import ProducerFencedError, UnknownTopicError
 from raftmq.spark import batch_marks
 from raftmq.spark.batch_ledger import (
     LOG_DIGESTS,
@@ -41,7 +41,7 @@ from raftmq.spark.batch_ledger import (
     mark_stalled,
     open_batch,
 )
-from raftmq.spark.batch_marks import Writer
+from raftmq.spark.batch_marks import TopicMarks, Writer
 from raftmq.spark.cluster import Cluster, cluster_of
 from raftmq.spark.earlier_writers import EarlierWriters
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
@@ -55,7 +55,7 @@ from raftmq.spark.queue_batches import QueueBatches, groups_of
 from raftmq.spark.row_sorter import RowSorter
 from raftmq.spark.sink_chunks import chunk_of
 from raftmq.spark.sink_columns import SinkColumns
-from raftmq.spark.sink_errors import LaterBatchError, ReplayMismatchError
+from raftmq.spark.sink_errors import BatchMarkedError, LaterBatchError, ReplayMismatchError, SupersededError
 from raftmq.spark.sink_kinds import require_log
 from raftmq.spark.sink_queue_columns import QueueColumns, QueueRow, QueueRowBuilder
 from raftmq.spark.written_rows import Unwritten, WrittenRows
@@ -79,6 +79,8 @@ class Written:
     """Whether the batch was begun by an earlier attempt."""
     left_out: Mapping[tuple[str, int], bytes] = field(default_factory=dict)
     """As `Unwritten.left_out`."""
+    topic_id: int | None = None
+    """The incarnation of the topic in whose marks the batch is open. None: the task has not opened it."""
 
 
 class Sorter(Protocol):
@@ -125,6 +127,7 @@ class SinkTask:
 
         Raises:
             ReplayMismatchError: the rows or the tasks differ from an earlier run of the batch. Nothing was written.
+            BatchMarkedError: the batch is marked as complete, and the task has other rows. Nothing was written.
             SupersededError, ProducerFencedError: a later run of the batch has begun.
             LaterBatchError: a later batch has begun. Nothing was written.
             TopicKindMismatchError: a row's topic is a queue topic, and the option ``topic`` does not name it. Nothing was written.
@@ -155,11 +158,17 @@ class SinkTask:
 
     def _write_rows(self, sorter: LogSorter) -> Written:
         """Write the rows of log topics."""
-        producer = self._enter(self._identity, sorter)
+        identity = self._identity
+        if self._options.is_atomic and identity is not None and self._is_marked(identity):
+            return self._written_before(identity, sorter)
+        producer = self._enter(identity, sorter)
         if producer is None:
             return Written({}, self._is_replay)
-        if self._options.is_atomic and self._identity is not None:
-            self._open_mark(self._identity)
+        topic_id = self._open_mark(identity) if self._options.is_atomic and identity is not None else None
+        return replace(self._write_entered(producer, sorter), topic_id=topic_id)
+
+    def _write_entered(self, producer: Identity, sorter: LogSorter) -> Written:
+        """Write the rows of a task that has entered the ledger."""
         writer = PartitionWriter(self._cluster, self._appender, producer, self._log_batches())
         if self._identity is None or not self._ledger.round_of(self._task):
             return Written(writer.write(sorter.groups(), self._topic), self._is_replay)
@@ -183,29 +192,122 @@ class SinkTask:
             writer = PartitionWriter(self._cluster, self._appender, producer, sealed)
             return Written(writer.write(groups_of(sorter), self._topic), self._is_replay)
 
-    def _open_mark(self, identity: WriteIdentity) -> None:
-        """Open the batch in the topic's marks, so that no reader of whole batches reads its first rows."""
+    def _is_marked(self, identity: WriteIdentity) -> bool:
+        """Return whether an earlier run of the batch has marked it as complete.
+
+        It is asked before the task enters the ledger, so that a task with other rows leaves no trace there.
+
+        Raises:
+            LaterBatchError: a later batch of the writer was marked.
+        """
+        if not self._is_replay:
+            return False
+        assert self._options.topic is not None  # `read_sink_options` refuses others
+        topic = self._topic(self._options.topic)
+        timeout_seconds = self._options.delivery_timeout_seconds
+        marks = run_marks(self._cluster, topic.name, topic.topic_id, batch_marks.read_marks(), timeout_seconds)
+        self._require_no_later(identity, marks)
+        return marks.is_closed(writer_of(identity), identity.epoch)
+
+    def _written_before(self, identity: WriteIdentity, sorter: LogSorter) -> Written:
+        """Check that the rows of a batch that is marked as complete were written, and write none.
+
+        Rows that were written now would be outside of any batch, so readers of whole batches could see a part of them.
+
+        Raises:
+            BatchMarkedError: the task has rows that were not written.
+            ReplayMismatchError: the task has other rows than in the run that marked the batch.
+        """
+        if self._ledger.has(self._task):
+            self._enter(identity, sorter)  # the same rows, maybe in another order, and that run has written all of them
+            return Written({self._options.topic or "": sorter.count}, True)
+        if not sorter.count:
+            return Written({}, True)
+        if not self._ledger.generation:
+            raise BatchMarkedError(
+                f"batch {identity.epoch} is marked as complete, and task {self._task} has {sorter.count} rows that it did not have"
+            )
+        old = self._written_by(self._earlier(identity).old(self._ledger))
+        rows = Unwritten(
+            sorter.groups(),
+            self._no_time_ms,
+            lambda topic, partition: Counter(),
+            lambda topic, partition: old.count(self._topic(topic), partition),
+        )
+        missing = sum(block.num_rows for _, _, left in rows.groups() for block in left)
+        if missing:
+            raise BatchMarkedError(
+                f"batch {identity.epoch} is marked as complete, and {missing} of the {sorter.count} rows of task {self._task} were not"
+                " found in it"
+            )
+        return Written(dict(rows.skipped), True, rows.left_out)
+
+    def _open_mark(self, identity: WriteIdentity) -> int:
+        """Open the batch in the topic's marks, so that no reader of whole batches reads its first rows. Return the topic's id.
+
+        Raises:
+            LaterBatchError: the writer has marked this batch or a later one, and the cluster has forgotten the batch's earlier runs.
+            SupersededError: another run of the batch has marked it a moment ago.
+        """
         assert self._options.topic is not None  # `read_sink_options` refuses others
         topic = self._topic(self._options.topic)  # it has all partitions that rows name
         patience_ms = self._options.open_batch_timeout_ms
         steps = batch_marks.open_batch(writer_of(identity), identity.epoch, topic.partition_count, patience_ms)
         marks = run_marks(self._cluster, topic.name, topic.topic_id, steps, self._options.delivery_timeout_seconds)
+        self._require_no_later(identity, marks)
+        if marks.is_closed(writer_of(identity), identity.epoch):
+            # Names of ledgers expire 14 days after the writer's last use, but readers keep the marks alive.
+            if not self._is_replay:
+                raise LaterBatchError(
+                    f"{writer_of(identity).shown!r} has written batch {identity.epoch} and marked it as complete before"
+                )
+            raise SupersededError(f"another run of batch {identity.epoch} has marked it as complete")
         for batch in marks.slow(writer_of(identity), patience_ms):
             warnings.warn(
                 f"raftmq: {topic.name}: {describe(batch)} is still open, and hides this batch and later ones from readers with"
-                " isolation=batch; start its query again, or abandon it (python -m raftmq.spark batches)",
+                " isolation=batch; start its query again, or abandon it (python -m raftmq.spark batches), but only if its query is dead: the"
+                " batch of a running one is then read in parts",
                 RaftMQSparkWarning,
                 stacklevel=2,
             )
+        return topic.topic_id
 
-    def close_mark(self) -> None:
-        """Close the batch in the topic's marks. The driver calls it when all tasks have ended and all rows are written."""
+    def _require_no_later(self, identity: WriteIdentity, marks: TopicMarks) -> None:
+        if marks.is_closed(writer_of(identity), identity.epoch + 1):
+            raise LaterBatchError(
+                f"{writer_of(identity).shown!r} has marked a later batch than {identity.epoch} before"
+            )
+
+    def close_mark(self, topic_ids: Iterable[int] = ()) -> None:
+        """Close the batch in the topic's marks. The driver calls it when all tasks have ended and all rows are written.
+
+        Args:
+            topic_ids: The incarnations of the topic in which tasks have opened the batch.
+
+        Raises:
+            UnknownTopicError: the topic was deleted and created again while the batch was written.
+        """
         assert self._options.topic is not None
         assert self._identity is not None
-        topic = self._topic(self._options.topic)
-        steps = batch_marks.close_batch(writer_of(self._identity), self._identity.epoch)
-        timeout_seconds = self._options.delivery_timeout_seconds
-        run_marks(self._cluster, topic.name, topic.topic_id, steps, timeout_seconds)
+        opened_in = set(topic_ids)
+        name = self._options.topic
+        if len(opened_in) > 1:
+            raise UnknownTopicError(
+                f"{name} was deleted and created again while batch {self._identity.epoch} was written"
+            )
+        topic_id = opened_in.pop() if opened_in else None
+        epoch, writer = self._identity.epoch, writer_of(self._identity)
+        steps = batch_marks.close_batch(writer, epoch)
+        known_id = topic_id if topic_id is not None else self._topic(name).topic_id
+        marks = run_marks(self._cluster, name, known_id, steps, self._options.delivery_timeout_seconds)
+        if topic_id is not None and not marks.is_closed(writer, epoch):
+            # All rows are written, so an error would help nobody.
+            warnings.warn(
+                f"raftmq: {name}: batch {epoch} of writer {writer.shown!r} was not open any more when it was complete: it was abandoned, a"
+                " later batch took its place, or the cluster has forgotten it; readers with isolation=batch have perhaps seen a part of it",
+                RaftMQSparkWarning,
+                stacklevel=2,
+            )
 
     def _log_sorter(self, schema: pa.Schema, places: Places) -> LogSorter:
         return LogSorter(self._options.sort_memory_bytes, schema, places, _spill_directory())
@@ -268,6 +370,7 @@ class SinkTask:
         if identity is None or not repeated:
             return 0
         self._open(identity)
+        is_marked = self._options.is_atomic and self._is_marked(identity)
         old = self._written_by(self._earlier(identity).old(self._ledger))
         has_times = isinstance(self._columns, SinkColumns) and self._columns.timestamp is not None
         schema = log_schema(has_order=False, has_key=True, has_headers=True, has_time=has_times)
@@ -277,9 +380,15 @@ class SinkTask:
                 place = places.base(topic) + partition
                 for row in missing_rows(counts, old.rows(self._topic(topic), partition)):
                     sorter.add(row_at(place, row, schema))
+            if is_marked and sorter.count:
+                raise BatchMarkedError(
+                    f"batch {identity.epoch} is marked as complete, and several tasks have {sorter.count} equal rows more than it has"
+                )
             producer = self._enter(identity, sorter)
             if producer is None:
                 return 0
+            if self._options.is_atomic:
+                self._open_mark(identity)
             PartitionWriter(self._cluster, self._appender, producer, self._log_batches()).write(
                 sorter.groups(), self._topic
             )

@@ -31,6 +31,10 @@ SHOWN_NAMES_MAX: Final = 1000
 """Names in the answer about removed names."""
 RESERVED_PREFIX: Final = "~"
 """Brokers write as producers whose names begin with it. Clients must not fence them."""
+MARKS_PREFIX: Final = "spark-batches/"
+"""The marks of Spark's atomic batches have names that begin with it. Without them, readers would see a part of a batch that is open."""
+KEPT_PREFIXES: Final = (RESERVED_PREFIX, MARKS_PREFIX)
+"""Names that begin with one of these are removed only on a request that names the prefix."""
 
 
 class ProducerIds:
@@ -82,7 +86,7 @@ class ProducerIds:
     async def forget_names(self, request: pb.ForgetProducerNamesRequest, call: Call) -> pb.ForgetProducerNamesResponse:
         """Remove names of producers that nobody has used for the given time, or count them.
 
-        Names that begin with `RESERVED_PREFIX` are removed only if the prefix begins with it.
+        Names that begin with one of `KEPT_PREFIXES` are removed only if the prefix begins with it.
 
         Raises:
             RequestError: as `MetadataLeader.execute`. A part of the names may have been removed.
@@ -90,8 +94,8 @@ class ProducerIds:
         metadata = self._host.metadata.state_machine
         used_until_ms = metadata.expiry_now_ms - request.unused_ms
         found = metadata.unused_producer_names(request.prefix, request.unused_ms)
-        if not request.prefix.startswith(RESERVED_PREFIX):
-            found = [row for row in found if not row[0].startswith(RESERVED_PREFIX)]
+        kept = tuple(prefix for prefix in KEPT_PREFIXES if not request.prefix.startswith(prefix))
+        found = [row for row in found if not row[0].startswith(kept)]
         revision = metadata.revision
         if not request.dry_run:
             for start in range(0, len(found), FORGOTTEN_NAMES_MAX):

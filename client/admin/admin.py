@@ -788,7 +788,8 @@ class Admin:
         fenced any more by a later producer of that name, and a Spark batch that was interrupted before is written again as a whole.
 
         Args:
-            prefix: remove only names that begin with it. Names of brokers, which begin with ``~``, must be named with it.
+            prefix: remove only names that begin with it. Names of brokers, which begin with ``~``, and those that hide Spark's open batches,
+                which begin with ``spark-batches/``, must be named with it.
             unused_seconds: remove only names that were not used for so long.
             dry_run: remove nothing, and return what would be removed.
 

@@ -95,6 +95,8 @@ class SequencedAppender:
             name=name, epoch=epoch, metadata_revision=self._resolver.metadata_revision, stamp=stamp, replaces=replaces
         )
         answer = await self._resolver.call_any(INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True)
+        # A stamp may describe topics. A later lookup on a broker that lags behind the stamp waits for this revision.
+        self._resolver.record_revision(answer.metadata_revision)
         return NamedEpoch(answer.producer_id, answer.epoch, answer.stamp, answer.time_ms)
 
     async def append(self, topic: TopicInfo, partition: int, batches: Sequence[bytes]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raftmq.spark.batch_marks import abandon_batch, read_marks
+from raftmq.spark.batch_marks import OpenBatch, abandon_batch, read_marks
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_USAGE, say
 from raftmq.spark.mark_calls import run_marks
@@ -10,7 +10,11 @@ from raftmq.spark.options import OptionReader, read_client_options
 
 
 def batches(servers: str, topic: str, abandoned: str | None) -> int:
-    """Report each open batch of the topic, after the batch of the writer `abandoned` was abandoned. Return the exit code."""
+    """Report each open batch of the topic, after the batch of the writer `abandoned` was abandoned. Return the exit code.
+
+    Raises:
+        InvalidOptionError: several writers are called `abandoned`.
+    """
     options = read_client_options(OptionReader({"bootstrap.servers": servers}))
     cluster = cluster_of(options)
     seconds = options.request_timeout_ms / 1000
@@ -20,7 +24,12 @@ def batches(servers: str, topic: str, abandoned: str | None) -> int:
         if batch is None:
             say("failed", message=f"{topic} has no open batch of a writer {abandoned!r}")
             return EXIT_USAGE
-        say("abandoned", topic=topic, writer=batch.writer.shown, batch=batch.epoch, since_ms=batch.since_ms)
+        _say("abandoned", topic, batch)
     for batch in run_marks(cluster, topic, topic_id, read_marks(), seconds).open:
-        say("open", topic=topic, writer=batch.writer.shown, batch=batch.epoch, since_ms=batch.since_ms)
+        _say("open", topic, batch)
     return EXIT_OK
+
+
+def _say(event: str, topic: str, batch: OpenBatch) -> None:
+    writer = batch.writer
+    say(event, topic=topic, writer=writer.shown, key=writer.key.hex(), batch=batch.epoch, since_ms=batch.since_ms)

@@ -12,11 +12,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from raftmq.errors import RaftMQError
 from raftmq.spark.jobs.running import EXIT_STOPPED, Stop, explain, names_of, open_session, say
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 SESSION_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.adaptive.enabled": "true"}
 REPLAY_TASKS = 8
 KEEP_HOURS = 168
+LATEST_OFFSET: Final = re.compile(r":\s*-1\s*[,}]")
+"""The latest offset of a partition, in offsets as JSON."""
 SOURCE_OPTIONS = (
     "bootstrap.servers",
     "kafka.bootstrap.servers",
@@ -219,7 +222,8 @@ def parser() -> argparse.ArgumentParser:
     batches.add_argument(
         "--abandon",
         metavar="WRITER",
-        help="make the rows visible that this writer's open batch has written, because its query never comes back",
+        help="make the rows visible that this writer's open batch has written; only if its query is dead: the batch of a running one is then"
+        " read in parts",
     )
 
     for job in (archive, compact, replay, audit, mirror):
@@ -298,9 +302,13 @@ def _pair(text: str) -> tuple[str, str]:
 def _archive_option(text: str) -> tuple[str, str]:
     """Read an option of the source of an archive, which begins with a record that is known: `latest` moves until the first batch."""
     key, value = _option(SOURCE_OPTIONS)(text)
-    if key.lower() == "startingoffsets" and value.strip().lower() == "latest":
+    wanted = value.strip().lower()
+    has_latest = wanted == "latest" or LATEST_OFFSET.search(value) is not None
+    if (key.lower() == "startingoffsets" and has_latest) or (
+        key.lower() == "startingoffsetsbytimestampstrategy" and wanted == "latest"
+    ):
         raise argparse.ArgumentTypeError(
-            "startingOffsets=latest would leave records out of the archive: name offsets, or startingTimestamp"
+            f"{key}={value} would leave records out of the archive: name offsets, or startingTimestamp"
         )
     return key, value
 

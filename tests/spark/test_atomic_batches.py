@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 from raftmq import sync
+from raftmq.errors import UnknownTopicError
 from raftmq.spark.batch_ledger import LAST_TASK, WriteIdentity
 from raftmq.spark.cluster import cluster_of
-from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.jobs.main import main as run_job
 from raftmq.spark.sink_columns import SinkColumns
+from raftmq.spark.sink_errors import BatchMarkedError, LaterBatchError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
-from raftmq.spark.sink_task import SinkTask
+from raftmq.spark.sink_task import SinkTask, Written
 from raftmq.types import TopicPartition
 
 from tests.spark.conftest import begin
@@ -38,13 +40,15 @@ def atomic(servers: str, topic: str, **more: str) -> SinkOptions:
     return read_sink_options({"bootstrap.servers": servers, "topic": topic, "atomicBatches": "true"} | more)
 
 
-def identity(options: SinkOptions, name: str, epoch: int = 0, attempt: int = 1) -> WriteIdentity:
-    return WriteIdentity.of(name, options.topic, epoch, attempt)
+def identity(
+    options: SinkOptions, name: str, epoch: int = 0, attempt: int = 1, *, finishes: bool = False
+) -> WriteIdentity:
+    return WriteIdentity.of(name, options.topic, epoch, attempt, finishes=finishes)
 
 
-def write(options: SinkOptions, batch: WriteIdentity, task: int, count: int) -> None:
+def write(options: SinkOptions, batch: WriteIdentity, task: int, count: int) -> Written:
     values = [b"%s %d %d %d" % (batch.name.encode(), batch.epoch, task, n) for n in range(count)]
-    SinkTask(options, COLUMNS, batch, task).run([batch_of(values)])
+    return SinkTask(options, COLUMNS, batch, task).run([batch_of(values)])
 
 
 def mark(options: SinkOptions, batch: WriteIdentity) -> None:
@@ -78,6 +82,80 @@ def test_a_driver_that_died_before_it_marked_its_batch_marks_it_in_its_next_run(
     assert visible(options) == 30
     write(options, identity(options, "w", attempt=3), 0, 30)  # Spark repeats a batch whose commit it has not logged
     assert visible(options) == 30
+
+
+def test_a_marked_batch_that_is_finished_again_writes_nothing(options: SinkOptions):
+    """Spark repeats a batch whose commit it has not logged, here with ``delivery=finish``, on fewer tasks."""
+    first = identity(options, "w")
+    values = [[b"%d %d" % (task, n) for n in range(20)] for task in range(2)]
+    for task in range(2):
+        SinkTask(options, COLUMNS, first, task).run([batch_of(values[task])])
+    mark(options, first)
+    again = identity(options, "w", attempt=2, finishes=True)
+    written = SinkTask(options, COLUMNS, again, 0).run([batch_of(values[1] + values[0])])
+    assert written.rows == {options.topic: 40}
+    SinkTask(options, COLUMNS, again, LAST_TASK).write_missing([written.left_out])
+    mark(options, again)
+    assert visible(options) == 40
+
+
+def test_rows_that_a_marked_batch_did_not_have_are_refused_and_leave_it_whole(options: SinkOptions):
+    """They would be outside of any batch, and a reader between two partitions would see a part of them."""
+    first = identity(options, "w")
+    done = write(options, first, 0, 30)
+    assert done.topic_id is not None
+    mark(options, first)
+    for finishes in (False, True):
+        again = identity(options, "w", attempt=2 + finishes, finishes=finishes)
+        for _ in range(2):
+            with pytest.raises(BatchMarkedError, match="another writerEpoch"):
+                write(options, again, 1, 7)
+    # two tasks have an equal row each for one row of the batch
+    last = identity(options, "w", attempt=4, finishes=True)
+    left_out = [write(options, last, task, 0).left_out for task in range(2)]
+    assert left_out == [{}, {}]
+    value = [b"%s 0 0 0" % first.name.encode()]
+    copies = [SinkTask(options, COLUMNS, last, task).run([batch_of(value)]).left_out for task in range(2)]
+    with pytest.raises(BatchMarkedError):
+        SinkTask(options, COLUMNS, last, LAST_TASK).write_missing(copies)
+    assert visible(options) == 30
+
+
+def test_a_batch_whose_ledger_was_forgotten_is_refused_once_it_was_marked(options: SinkOptions, admin: sync.Admin):
+    """Readers keep the marks alive, but the ledger expires when its writer rests. The writer then begins at batch 0 again."""
+    later = identity(options, "w", epoch=5)
+    write(options, later, 0, 30)
+    mark(options, later)
+    for name in (later.ledger_name, later.task_name(0)):
+        assert admin.forget_producer_names(prefix=name, unused_seconds=0).count == 1
+    for epoch in (0, 5):
+        with pytest.raises(LaterBatchError):
+            write(options, identity(options, "w", epoch=epoch, attempt=2), 1, 7)
+    assert visible(options) == 30
+
+
+def test_a_batch_that_two_incarnations_of_a_topic_have_parts_of_is_not_marked(options: SinkOptions, admin: sync.Admin):
+    name = str(options.topic)
+    batch = identity(options, "w")
+    parts = {write(options, batch, 0, 30).topic_id}
+    admin.delete_topic(name)
+    parts.add(admin.create_topic(name, partitions=2).topic_id)
+    ids = {each for each in parts if each is not None}
+    assert len(ids) == 2
+    with pytest.raises(UnknownTopicError, match="created again"):
+        SinkTask(options, COLUMNS, batch, LAST_TASK).close_mark(ids)
+    with pytest.raises(UnknownTopicError):
+        SinkTask(options, COLUMNS, batch, LAST_TASK).close_mark({min(ids)})
+
+
+def test_a_batch_that_was_abandoned_while_it_was_written_is_reported(options: SinkOptions):
+    batch = identity(options, "delays")
+    topic_id = write(options, batch, 0, 30).topic_id
+    line = ["batches", "--bootstrap-servers", options.client.bootstrap_servers, "--topic", str(options.topic)]
+    assert run_job([*line, "--abandon", "delays"]) == 0
+    assert topic_id is not None
+    with pytest.warns(RaftMQSparkWarning, match="was not open any more"):
+        SinkTask(options, COLUMNS, batch, LAST_TASK).close_mark({topic_id})
 
 
 def test_plain_records_and_other_writers_are_hidden_beside_an_open_batch(options: SinkOptions, producer: sync.Producer):

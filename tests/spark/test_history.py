@@ -36,6 +36,12 @@ def settings(servers: str, topic: Callable[..., str], tmp_path: Path) -> Archive
     return ArchiveSettings(servers, (topic(partitions=2),), {}, folder, f"{folder}/_checkpoint", None)
 
 
+def test_history_refuses_to_read_whole_batches() -> None:
+    options = {"bootstrap.servers": "a:1", "Isolation": "batch"}
+    with pytest.raises(InvalidOptionError, match="where batches begin"):
+        read_history(None, archive="nowhere", topic="t", options=options)  # no session is used
+
+
 @pytest.mark.long
 def test_history_has_each_record_once_after_a_compaction_and_a_trim(
     spark: Spark, servers: str, producer: sync.Producer, admin: sync.Admin, settings: ArchiveSettings

@@ -135,12 +135,25 @@ def test_an_option_that_the_job_sets_itself_is_refused(words, option, capsys):
     assert parser().parse_args([*words, "--option", "requestTimeoutMs=x"]).option == [("requestTimeoutMs", "x")]
 
 
-def test_an_archive_does_not_begin_at_the_latest_offset(capsys):
+@pytest.mark.parametrize(
+    "option",
+    [
+        "startingoffsets=LATEST",
+        'startingOffsets={"t": {"0": 5, "1": -1}}',
+        "startingOffsetsByTimestampStrategy=latest",
+    ],
+)
+def test_an_archive_does_not_begin_at_the_latest_offset(option, capsys):
     words = ["archive", "--bootstrap-servers", "s", "--topics", "t", "--to", "a", "--option"]
     with pytest.raises(SystemExit):
-        parser().parse_args([*words, "startingoffsets=LATEST"])
+        parser().parse_args([*words, option])
     assert "would leave records out" in capsys.readouterr().err
-    assert parser().parse_args([*words, "startingOffsets=earliest"]).option == [("startingOffsets", "earliest")]
+
+
+@pytest.mark.parametrize("value", ["earliest", '{"t": {"0": -2, "1": 1}}'])
+def test_an_archive_begins_at_known_offsets(value):
+    words = ["archive", "--bootstrap-servers", "s", "--topics", "t", "--to", "a", "--option"]
+    assert parser().parse_args([*words, f"startingOffsets={value}"]).option == [("startingOffsets", value)]
 
 
 def test_repeated_and_blank_topic_names_are_ignored():

@@ -37,3 +37,16 @@ async def test_too_many_names_are_refused_for_good_until_some_are_forgotten(monk
         assert (done.forgotten_count, done.left_count, done.limit) == (2, 1, 100_000)
         assert (await forget(pb.ForgetProducerNamesRequest(), node.call())).forgotten_count == 0, "a broker's own name"
         await named(node, "b")
+
+
+async def test_marks_of_spark_are_removed_only_by_a_prefix_that_names_them():
+    """Readers of whole batches would see a part of an open batch whose marks were removed as an unused name."""
+    async with running() as node:
+        await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
+        await node.feature_levels.raise_feature_level(pb.RaiseFeatureLevelRequest(), node.call())
+        await named(node, "spark-batches/7")
+        await named(node, "spark-ledger/7")
+        forget = node.producer_ids.forget_names
+        for prefix, count in (("", 1), ("spark-", 0), ("spark-batches/8", 0), ("spark-batches/", 1)):
+            found = await forget(pb.ForgetProducerNamesRequest(prefix=prefix), node.call())
+            assert found.forgotten_count == count, prefix

@@ -176,3 +176,9 @@ async def test_all_claims_of_a_named_epoch_get_the_same_stamp(cluster, resolver)
         await appender.claim("job", 3)
     one, two = await asyncio.gather(appender.anonymous_id(), appender.anonymous_id())
     assert one != two
+
+
+async def test_a_lookup_after_a_claim_is_not_older_than_the_claim(cluster, resolver):
+    cluster.revision += 7
+    await SequencedAppender(resolver).claim("job", 4)
+    assert resolver.metadata_revision == cluster.revision

@@ -447,7 +447,9 @@ class FakeBroker(
         if wanted > epoch or (request.HasField("replaces") and request.replaces == stamp):
             stamp = request.stamp
         names[request.name] = (producer_id, wanted, stamp)
-        return pb.InitProducerResponse(producer_id=producer_id, epoch=wanted, stamp=stamp)
+        return pb.InitProducerResponse(
+            producer_id=producer_id, epoch=wanted, stamp=stamp, metadata_revision=self.cluster.revision
+        )
 
     async def FenceProducer(self, request, context):
         cluster = self.cluster
