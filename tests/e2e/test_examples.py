@@ -153,8 +153,12 @@ def test_the_programs_of_other_queues_compile() -> None:
         compile(block, str(QUEUES_PAGE), "exec")
 
 
-def test_the_commands_of_the_page_about_backups_copy_topics(cluster: LocalCluster, tmp_path: Path) -> None:
-    servers = cluster.bootstrap_servers
+def test_the_commands_of_the_page_about_backups_copy_topics(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1) as cluster:  # the page and the tutorial use the same names of topics
+        _copy_topics(cluster.bootstrap_servers, tmp_path)
+
+
+def _copy_topics(servers: str, directory: Path) -> None:
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topic("orders", partitions=6, if_not_exists=True)
         admin.create_topic("jobs", kind="queue", if_not_exists=True)
@@ -166,9 +170,9 @@ def test_the_commands_of_the_page_about_backups_copy_topics(cluster: LocalCluste
     commands = [command.line for command in BACKUPS.commands if command.line.startswith("raftmq ")]
     assert len(commands) >= 10
     for command in commands:
-        run(["sh", "-c", command], tmp_path, RAFTMQ_BOOTSTRAP_SERVERS=servers, PATH=path)
-    assert {path.name for path in tmp_path.iterdir()} >= {"orders.jsonl", "jobs.jsonl", "schedules.jsonl"}
-    assert all(path.stat().st_size for path in tmp_path.iterdir())
+        run(["sh", "-c", command], directory, RAFTMQ_BOOTSTRAP_SERVERS=servers, PATH=path)
+    assert {path.name for path in directory.iterdir()} >= {"orders.jsonl", "jobs.jsonl", "schedules.jsonl"}
+    assert all(path.stat().st_size for path in directory.iterdir())
     with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("orders-again", number) for number in range(6)])
         keys: list[bytes | None] = []

@@ -36,7 +36,9 @@ def test_importing_pyspark_raftmq_loads_no_other_module() -> None:
 def test_the_source_and_its_schema_need_neither_grpc_nor_arrow() -> None:
     """Spark pickles the class when it looks for sources, and starts a separate process to ask for the schema."""
     program = "import sys, pyspark_raftmq; pyspark_raftmq.DefaultSource({}).schema(); print(*sys.modules)"
-    assert {"grpc", "pyarrow", "lmdb", "raftmq.client"}.isdisjoint(modules_after(program))
+    assert {"grpc", "google.protobuf", "pyarrow", "lmdb", "raftmq.client.connection.transport"}.isdisjoint(
+        modules_after(program)
+    )
 
 
 def test_without_pyspark_there_is_no_source_and_no_error() -> None:

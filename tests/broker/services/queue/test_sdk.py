@@ -18,6 +18,7 @@ from raftmq.errors import (
     VersionConflictError,
     WrongMessageStateError,
 )
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_commands import RegisterNode
 from raftmq.fsm.queue.commands import Operation
 
@@ -32,7 +33,7 @@ async def served(directory: Path, **config: str) -> AsyncIterator[tuple[Queue, s
         server = GrpcServer(node, node.forwarder)
         address = f"127.0.0.1:{await server.start('127.0.0.1:0')}"
         await node._metadata(
-            RegisterNode("uuid-1", 1, address, "node-1:9401", "", "host-1", "", "1", feature_level_max=2)
+            RegisterNode("uuid-1", 1, address, "node-1:9401", "", "host-1", "", "1", feature_level_max=FEATURE_LEVEL)
         )
         try:
             yield topic, address
