@@ -16,6 +16,7 @@ from raftmq.broker.cluster.replacement_plan import wanted_partition
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
+from raftmq.broker.services.feature_level import require_level
 from raftmq.broker.services.health import HealthService
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
@@ -27,13 +28,13 @@ from raftmq.broker.services.move_messages import (
     is_replica_move,
     partition_names,
     planned_moves,
-    require_level,
     running_move,
     stuck_messages,
 )
 from raftmq.broker.services.node_calls import NodeCalls
 from raftmq.broker.services.partition_sizes import PartitionSizes
 from raftmq.fsm.consumer_groups import PartitionId
+from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_balancing import REBALANCE_LEADERS, REBALANCE_REPLICAS, balancing_refusal
 from raftmq.fsm.metadata_commands import Done, SetBalancing, SetNodeState
@@ -79,7 +80,7 @@ class BalancingService:
             RequestError: UNKNOWN_BROKER, BROKER_IN_USE or UNSUPPORTED_VERSION (nothing changed), or any error of `MetadataLeader`.
         """
         metadata = self._metadata
-        require_level(metadata, "draining a broker")
+        require_level(metadata, NEWCOMER_LEVEL, "draining a broker")
         node = existing_node(metadata, request.broker_id)
         refusal = drain_refusal(metadata.nodes(), metadata.topics(), node.node_id)
         if refusal is not None and not request.is_ended and node.state == ACTIVE:
@@ -117,7 +118,7 @@ class BalancingService:
             RequestError: UNSUPPORTED_VERSION (nothing changed), or any error of `MetadataLeader`.
         """
         metadata = self._metadata
-        require_level(metadata, "rebalancing")
+        require_level(metadata, NEWCOMER_LEVEL, "rebalancing")
         sizes = None if request.leaders_only else await self._partition_sizes.sizes()
         layout = self._layout() if request.leaders_only else self._layout(sizes).without_pins()
         made = await self._made(layout, is_automatic=True, leaders_only=request.leaders_only)
@@ -143,7 +144,7 @@ class BalancingService:
         Raises:
             RequestError: INVALID_ARGUMENT or UNSUPPORTED_VERSION (nothing changed), or any error of `MetadataLeader`.
         """
-        require_level(self._metadata, "changing how replicas are moved")
+        require_level(self._metadata, NEWCOMER_LEVEL, "changing how replicas are moved")
         command = SetBalancing(
             auto_balance=request.auto_balance if request.HasField("auto_balance") else None,
             moves_max=request.moves_max if request.HasField("moves_max") else None,

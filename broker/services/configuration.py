@@ -22,6 +22,7 @@ from raftmq.broker.base.runtime_settings import (
 from raftmq.broker.base.value_texts import plain
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.feature_level import require_level
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
@@ -60,7 +61,7 @@ class ConfigurationService:
             RequestError: INVALID_CONFIG, UNKNOWN_BROKER or UNSUPPORTED_VERSION (nothing changed), or any error of `MetadataLeader`.
         """
         metadata = self._metadata
-        _require_level(metadata)
+        require_level(metadata, METADATA_LEVELS[AlterConfig], "changing settings at run time")
         if request.broker_id:
             existing_node(metadata, request.broker_id)
         both = set(request.set) & set(request.unset)
@@ -152,14 +153,3 @@ class ConfigurationService:
             for key in CLUSTER_DEFAULTS
         )
         return pb.DescribeConfigResponse(broker_id=self._host.node_id, values=values)
-
-
-def _require_level(metadata: Metadata) -> None:
-    """Raise UNSUPPORTED_VERSION unless every broker of the cluster can follow run-time settings."""
-    level = METADATA_LEVELS[AlterConfig]
-    if metadata.feature_level < level:
-        raise RequestError(
-            pb.UNSUPPORTED_VERSION,
-            f"changing settings at run time needs feature level {level}, and the cluster is at {metadata.feature_level}: upgrade every "
-            "broker, then raise the level (raftmq cluster raise-level)",
-        )

@@ -6,10 +6,12 @@ The level never falls: from then on, programs that do not know it cannot take pa
 from __future__ import annotations
 
 import structlog
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, RaiseFeatureLevel
 from raftmq.fsm.metadata_nodes import feature_level_refusal
 from raftmq.proto import queue_pb2 as pb
@@ -44,3 +46,13 @@ class FeatureLevelService:
         if level > before:
             log.info("feature_level_raised", level=level)
         return pb.RaiseFeatureLevelResponse(metadata_revision=done.revision, level=level)
+
+
+def require_level(metadata: Metadata, level: int, what: str) -> None:
+    """Raise UNSUPPORTED_VERSION unless the cluster has a feature level. `what` names the action that needs it."""
+    if metadata.feature_level < level:
+        raise RequestError(
+            pb.UNSUPPORTED_VERSION,
+            f"{what} needs feature level {level}, and the cluster is at {metadata.feature_level}: upgrade every broker, then raise the "
+            "level (raftmq cluster raise-level)",
+        )

@@ -9,7 +9,6 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.balance_plan import Change, Reason
 from raftmq.broker.cluster.layout import barred_nodes, retry_at_ms
 from raftmq.broker.cluster.stuck_replicas import StuckReplica
-from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_nodes import DRAINING
 from raftmq.fsm.metadata_views import NodeView, PartitionView
@@ -27,16 +26,6 @@ _REASONS: Final = {
     Reason.LEADERS: pb.EVEN_LEADERS,
     Reason.BYTES: pb.EVEN_BYTES,
 }
-
-
-def require_level(metadata: Metadata, what: str) -> None:
-    """Raise UNSUPPORTED_VERSION unless every broker of the cluster can take part in moves of replicas."""
-    if metadata.feature_level < NEWCOMER_LEVEL:
-        raise RequestError(
-            pb.UNSUPPORTED_VERSION,
-            f"{what} needs feature level {NEWCOMER_LEVEL}, and the cluster is at {metadata.feature_level}: upgrade every broker, "
-            "then raise the level (raftmq cluster raise-level)",
-        )
 
 
 def existing_node(metadata: Metadata, node_id: int) -> NodeView:

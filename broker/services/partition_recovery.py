@@ -18,6 +18,7 @@ from raftmq.broker.cluster.unserved import NotServedReason
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth
+from raftmq.broker.services.feature_level import require_level
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX, Locator, check_partitions
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
@@ -39,7 +40,6 @@ RECOVERIES_MAX: Final = 1000
 TERM_GAP: Final = 1000
 """The new group's terms begin so far above the highest known one, since a lost replica may have led in a later term. Clients take a
 leader with a lower epoch for an older one."""
-_RECOVERY_LEVEL: Final = METADATA_LEVELS[RecoverPartition]
 _RUNNING: Final = (pb.SERVED, pb.STARTING)
 
 Knowledge = Mapping[int, pb.ReplicaKnowledge]
@@ -196,7 +196,7 @@ class PartitionRecoveryService:
                 of `MetadataLeader`.
         """
         metadata = self._metadata
-        _require_level(metadata)
+        require_level(metadata, METADATA_LEVELS[RecoverPartition], "recovering a partition")
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         topic = await self._locator.topic_by_name(request.topic, call.deadline)
         partition = self._partition(topic, request)
@@ -293,15 +293,6 @@ _CONDITIONS: Final = {
 
 def _replicas(partition: PartitionView) -> tuple[ReplicaView, ...]:
     return partition.replicas + partition.retiring
-
-
-def _require_level(metadata: Metadata) -> None:
-    if metadata.feature_level < _RECOVERY_LEVEL:
-        raise RequestError(
-            pb.UNSUPPORTED_VERSION,
-            f"recovering a partition needs feature level {_RECOVERY_LEVEL}, and the cluster is at {metadata.feature_level}: upgrade every "
-            "broker, then raise the level (raftmq cluster raise-level)",
-        )
 
 
 def _kept(name: str, partition: PartitionView, known: Knowledge, broker_id: int) -> pb.ReplicaKnowledge:

@@ -17,6 +17,7 @@ from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.call import Call
+from raftmq.broker.services.feature_level import require_level
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
@@ -25,10 +26,9 @@ from raftmq.broker.services.move_messages import (
     existing_node,
     planned_move,
     planned_moves,
-    require_level,
 )
 from raftmq.broker.services.node_calls import NodeCalls
-from raftmq.fsm.feature_levels import PIN_LEVEL
+from raftmq.fsm.feature_levels import NEWCOMER_LEVEL, PIN_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, SetReplicas, SetReplicationFactor
 from raftmq.fsm.metadata_nodes import ACTIVE, DRAINING
@@ -71,7 +71,7 @@ class ReplicaPlacementService:
             RequestError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_BROKER, INVALID_ARGUMENT, INVALID_REPLICATION_FACTOR, TOO_MANY_PARTITIONS or
                 UNSUPPORTED_VERSION. CONFLICT while the partition moves. Nothing changed. Or any error of `MetadataLeader`.
         """
-        require_level(self._metadata, "moving a partition")
+        require_level(self._metadata, NEWCOMER_LEVEL, "moving a partition")
         topic, partition = await self._partition(request.topic, request.partition, request.metadata_revision, call)
         present = tuple(replica.node_id for replica in partition.replicas)
         node_ids = present if request.unpin else tuple(request.broker_ids)
@@ -155,7 +155,7 @@ class ReplicaPlacementService:
             RequestError: UNKNOWN_TOPIC, INVALID_REPLICATION_FACTOR or UNSUPPORTED_VERSION (nothing changed), or any error of `MetadataLeader`.
         """
         metadata = self._metadata
-        require_level(metadata, "another replication factor")
+        require_level(metadata, NEWCOMER_LEVEL, "another replication factor")
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         topic = await self._locator.topic_by_name(request.topic, call.deadline)
         refusal = replication_factor_refusal(metadata.nodes(), request.replication_factor)
