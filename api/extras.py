@@ -10,10 +10,11 @@ import sys
 from importlib.util import find_spec
 from typing import Final, Literal
 
-Extra = Literal["cli", "server", "spark", "taskiq"]
+Extra = Literal["cli", "otel", "server", "spark", "taskiq"]
 
 MODULES: Final[dict[Extra, tuple[str, ...]]] = {
     "cli": ("rich", "typer"),
+    "otel": ("opentelemetry.exporter.otlp.proto.grpc", "opentelemetry.sdk", "opentelemetry.trace"),
     "server": (
         "cronsim",
         "dynaconf",
@@ -42,8 +43,15 @@ class MissingExtraError(ImportError):
 
 
 def missing_modules(extra: Extra) -> list[str]:
-    """Return the modules of an extra that cannot be found. Imports none of them."""
-    return [name for name in MODULES[extra] if find_spec(name) is None]
+    """Return the modules of an extra that cannot be found. Imports none of them, but the packages around them."""
+    return [name for name in MODULES[extra] if not _is_found(name)]
+
+
+def _is_found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # not even the package around it
+        return False
 
 
 def require(extra: Extra, user: str) -> None:

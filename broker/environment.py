@@ -11,7 +11,7 @@ import random
 import sys
 import uuid
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 from raftmq.broker.base.clock import Clock, WallClock
@@ -35,6 +35,9 @@ from raftmq.storage.registry import Registry
 from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.storage.writer_threads import Completion, WriterThreads
 
+if TYPE_CHECKING:
+    from raftmq.broker.base.tracing import Tracing
+
 log = structlog.get_logger(__name__)
 
 EXIT_ABNORMAL: Final = 70
@@ -44,8 +47,9 @@ EXIT_ABNORMAL: Final = 70
 class NodeEnvironment:
     """Creates a node's parts in production. Each method is called once, during the node's creation, unless it says otherwise."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, tracing: Tracing | None = None) -> None:
         self.config = config
+        self._tracing = tracing
 
     def feature_level(self) -> int:
         """Return the highest feature level that the program knows. Tests put an older program here."""
@@ -110,7 +114,7 @@ class NodeEnvironment:
 
     def grpc_server(self, host: GrpcHost, forwarder: Forwarder) -> GrpcServer:
         """Create the port for clients."""
-        return GrpcServer(host, forwarder)
+        return GrpcServer(host, forwarder, tracing=self._tracing)
 
     def data_port(self, host: ServiceHost, grpc_server: GrpcServer) -> DataPort:
         """Return the port of data connections."""

@@ -16,22 +16,26 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import structlog
 import uvloop
 from raftmq.broker.base.addresses import split_address
-from raftmq.broker.base.config import LoadedConfig
+from raftmq.broker.base.config import BrokerConfig, LoadedConfig
 from raftmq.broker.base.limits import why_process_is_too_small
 from raftmq.broker.base.logs import configure_logs
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.environment import end_process
+from raftmq.broker.environment import NodeEnvironment, end_process
 from raftmq.broker.node import Node
 from raftmq.broker.service_manager import ServiceManager
+from raftmq.extras import MissingExtraError, require
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import VolumeFullError
 from raftmq.storage.errors import RegistryError, ReplicaStorageError
 from raftmq.storage.lmdb_log_store import replica_file_count
+
+if TYPE_CHECKING:
+    from raftmq.broker.base.tracing import Tracing
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +69,31 @@ _EXIT_SECONDS = 2.0
 def run_broker(loaded: LoadedConfig) -> int:
     """Run until SIGTERM or SIGINT. Return the exit code. Prints one JSON line on stdout when ready."""
     config = loaded.config
-    configure_logs(config.log_level)
+    try:
+        tracing = _start_tracing(config)
+    except MissingExtraError as error:
+        return _complain(str(error), EXIT_MACHINE)
+    try:
+        return _run(loaded, tracing)
+    finally:
+        if tracing is not None:
+            tracing.close()
+
+
+def _start_tracing(config: BrokerConfig) -> Tracing | None:
+    """Configure logs, and return the tracing if there is any. Raises `MissingExtraError`."""
+    if config.tracing_endpoint is None:
+        configure_logs(config.log_level)
+        return None
+    require("otel", "tracing_endpoint")
+    from raftmq.broker.base.tracing import add_trace_ids, start_tracing
+
+    configure_logs(config.log_level, also=(add_trace_ids,))
+    return start_tracing(config)
+
+
+def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
+    config = loaded.config
     try:
         config.data_dir.mkdir(parents=True, exist_ok=True)
         lock = _lock(config.data_dir)
@@ -88,7 +116,7 @@ def run_broker(loaded: LoadedConfig) -> int:
     gc.freeze()  # the modules
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(loaded))
+            return runner.run(_serve(loaded, tracing))
     except VolumeFullError as error:
         return _complain(str(error), EXIT_MACHINE)
     except (RegistryError, ReplicaStorageError) as error:
@@ -97,8 +125,9 @@ def run_broker(loaded: LoadedConfig) -> int:
         lock.close()
 
 
-async def _serve(loaded: LoadedConfig) -> int:
-    node = Node(loaded.config, importlib.metadata.version("raftmq"), sources=loaded.sources)
+async def _serve(loaded: LoadedConfig, tracing: Tracing | None) -> int:
+    parts = NodeEnvironment(loaded.config, tracing)
+    node = Node(loaded.config, importlib.metadata.version("raftmq"), parts, loaded.sources)
     if node.store.board is not None:
         node.store.board.catch_faults()
     loop = asyncio.get_running_loop()

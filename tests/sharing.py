@@ -28,11 +28,12 @@ TOGETHER = (
     "tests/e2e/test_examples.py",
     "tests/e2e/test_fork.py",
     "tests/e2e/test_group_consumers.py",
-    "tests/sim/cluster/test_faults.py",
+    "tests/e2e/test_tracing.py",
     "tests/e2e/test_transformer.py",
     "tests/e2e/test_user_errors.py",
     "tests/e2e/test_worker.py",
     "tests/e2e/test_worker_command.py",
+    "tests/sim/cluster/test_faults.py",
 )
 """Modules among `SPREAD` whose tests share a cluster."""
 

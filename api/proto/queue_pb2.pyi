@@ -350,16 +350,18 @@ class FenceProducerResponse(_message.Message):
     def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AppendRequest(_message.Message):
-    __slots__ = ("correlation_id", "metadata_revision", "timeout_ms", "partitions")
+    __slots__ = ("correlation_id", "metadata_revision", "timeout_ms", "partitions", "trace_contexts")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     metadata_revision: int
     timeout_ms: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionAppend]
-    def __init__(self, correlation_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAppend, _Mapping]]] = ...) -> None: ...
+    trace_contexts: bytes
+    def __init__(self, correlation_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAppend, _Mapping]]] = ..., trace_contexts: _Optional[bytes] = ...) -> None: ...
 
 class PartitionAppend(_message.Message):
     __slots__ = ("topic_id", "partition", "batches")

@@ -24,10 +24,12 @@ from raftmq.broker.base.config_parsers import (
     optional_bytes_between,
     parse_address,
     parse_addresses,
+    parse_endpoint,
     parse_flag,
     parse_optional_address,
     parse_optional_text,
     parse_path,
+    parse_ratio,
     parse_text,
     parse_voters,
     seconds_between,
@@ -156,6 +158,17 @@ class BrokerConfig:
     )
     map_bytes: int = _key(64 * GIB, bytes_between(MIB, 1 << 46), "address space of one replica's file")
     log_level: str = _key("info", one_of("debug", "info", "warning", "error"), "minimum log level", Scope.BROKER)
+    tracing_endpoint: str | None = _key(
+        None,
+        parse_endpoint,
+        "OpenTelemetry collector (OTLP over gRPC) that gets the spans of requests, such as http://127.0.0.1:4317. Needs the extra otel. "
+        "Default: no tracing",
+    )
+    tracing_sample_ratio: float = _key(
+        0.0,
+        parse_ratio,
+        "share of the requests without a trace that begin one. A request of a client's trace has a span if that trace is sampled",
+    )
     allow_insecure_remote: bool = _key(
         False, parse_flag, "allow listening beyond loopback although there are no credentials yet"
     )

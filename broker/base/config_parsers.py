@@ -81,6 +81,32 @@ def seconds_between(minimum: float, maximum: float) -> Callable[[object], float]
     return parse
 
 
+def parse_ratio(value: object) -> float:
+    """Return a number from 0 to 1."""
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else -1.0
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:  # also refuses nan
+        raise ValueError("a number between 0 and 1")
+    return number
+
+
+def parse_endpoint(value: object) -> str | None:
+    """Return the URL of a server that is named by its scheme, host and port, or None if it is empty."""
+    text = parse_optional_text(value)
+    if text is None:
+        return None
+    scheme, _, address = text.rstrip("/").partition("://")
+    try:
+        split_address(address)
+    except ValueError:
+        scheme = ""
+    if scheme not in ("http", "https"):
+        raise ValueError("http://HOST:PORT, or https://HOST:PORT for TLS")
+    return f"{scheme}://{address}"
+
+
 def bytes_between(minimum: int, maximum: int) -> Callable[[object], int]:
     """Return a parser of sizes, as a number of bytes or with a unit."""
 

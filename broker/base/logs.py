@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Final
 
 import structlog
@@ -27,12 +27,13 @@ _JOURNAL_PRIORITIES: Final[Mapping[str, int]] = {"critical": 2, "exception": 3, 
 _JOURNAL_DEBUG: Final = 7
 
 
-def configure_logs(level: str, *, is_console: bool | None = None) -> None:
+def configure_logs(level: str, *, is_console: bool | None = None, also: Iterable[Processor] = ()) -> None:
     """Set up structlog and the standard library's logging for this process.
 
     Args:
         level: One of `LEVELS`.
         is_console: Write coloured text instead of JSON. None: only if standard error is a terminal.
+        also: Processors that add to each line, such as the ids of a trace.
     """
     if is_console is None:
         is_console = sys.stderr.isatty()
@@ -46,6 +47,7 @@ def configure_logs(level: str, *, is_console: bool | None = None) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *also,
     ]
     if not is_console:
         shared.append(structlog.processors.format_exc_info)

@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError, Message
 from raftmq.broker.base.budget import RETRY_MS, Budget, Reservation
@@ -44,6 +44,9 @@ from raftmq.frames import (
 from raftmq.methods import APPEND, POLL, POLL_STREAM
 from raftmq.proto import queue_pb2 as pb
 from raftmq.sockets import tune
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 CALLS_MAX: Final = 1024
 """Calls of one connection, and requests of its streams, without an answer. All producers, or all consumers, of an event loop share one."""
@@ -145,8 +148,8 @@ class DataConnection(asyncio.BufferedProtocol):
         """Unanswered calls, by correlation id, and the budget of each request that is not small."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         """Tasks of these calls. An append has none, and a poll only while it waits for memory."""
-        self._polls: dict[int, tuple[Poll, float]] = {}
-        """Unanswered polls without a task, by correlation id, and the time when each began."""
+        self._polls: dict[int, tuple[Poll, float, Span | None]] = {}
+        """Unanswered polls without a task, by correlation id, with the time when each began and its span."""
         self._streams: dict[int, DataStream] = {}
         """Streams that have not ended, by correlation id."""
         self._stream_requests = 0
@@ -639,15 +642,19 @@ class DataConnection(asyncio.BufferedProtocol):
     def _poll(self, request: pb.PollRequest, call: Call, correlation_id: int) -> None:
         """Serve a poll, which is answered now or by a callback."""
         began_at = time.perf_counter()
+        tracing = self._owner.metrics.tracing
+        span = None if tracing is None else tracing.begin(POLL.name)
         try:
-            poll = self._owner.begin_poll(request, call, partial(self._on_polled, correlation_id, began_at))
+            poll = self._owner.begin_poll(request, call, partial(self._on_polled, correlation_id, began_at, span))
         except Exception as error:  # noqa: BLE001 -- the root of a call: a defect is its answer
-            self._on_polled(correlation_id, began_at, error)
+            self._on_polled(correlation_id, began_at, span, error)
             return
         if not poll.is_over:
-            self._polls[correlation_id] = (poll, began_at)
+            self._polls[correlation_id] = (poll, began_at, span)
 
-    def _on_polled(self, correlation_id: int, began_at: float, outcome: pb.PollResponse | Exception) -> None:
+    def _on_polled(
+        self, correlation_id: int, began_at: float, span: Span | None, outcome: pb.PollResponse | Exception
+    ) -> None:
         self._polls.pop(correlation_id, None)
         code = OK
         if isinstance(outcome, pb.PollResponse):
@@ -658,7 +665,13 @@ class DataConnection(asyncio.BufferedProtocol):
             self._send_error(correlation_id, error)
             self._forget(correlation_id)
             self._go_on()
-        self._owner.metrics.observe(POLL.name, code, time.perf_counter() - began_at)
+        self._observe_poll(code, began_at, span)
+
+    def _observe_poll(self, code: str, began_at: float, span: Span | None) -> None:
+        metrics = self._owner.metrics
+        metrics.observe(POLL.name, code, time.perf_counter() - began_at)
+        if metrics.tracing is not None and span is not None:
+            metrics.tracing.end(span, code)
 
     def _answer_poll(self, correlation_id: int, data: bytes) -> None:
         if self._leaves_now(data):
@@ -669,9 +682,9 @@ class DataConnection(asyncio.BufferedProtocol):
             self._begin_task(self._owner.rows[_POLL_NUMBER], self._send_or_refuse(correlation_id, data), correlation_id)
 
     def _cancel_poll(self, correlation_id: int) -> None:
-        poll, began_at = self._polls.pop(correlation_id)
+        poll, began_at, span = self._polls.pop(correlation_id)
         poll.cancel()
-        self._owner.metrics.observe(POLL.name, CANCELLED, time.perf_counter() - began_at)
+        self._observe_poll(CANCELLED, began_at, span)
 
     async def _serve(self, row: Row, request: Message, call: Call, correlation_id: int) -> None:
         """Answer a call."""

@@ -68,6 +68,8 @@ async def observed(metrics: RequestMetrics, method: str, answer: Callable[[], Aw
 def _ended(metrics: RequestMetrics, method: str, code: str, started: float) -> None:
     seconds = time.perf_counter() - started
     metrics.observe(method, code, seconds)
+    if metrics.tracing is not None:
+        metrics.tracing.note_outcome(code)
     if seconds >= metrics.slow.threshold_seconds:
         metrics.slow.report(method, code, seconds)
 
@@ -96,9 +98,7 @@ class _Adapter:
             "float | None", context.time_remaining()
         )  # None without a deadline, although the stubs deny it
         seconds = DEFAULT_CALL_SECONDS if remaining is None else min(remaining, CALL_SECONDS_MAX)
-        # the stubs declare Metadata, but gRPC returns a tuple of pairs, or None
-        pairs = cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata())
-        for key, value in pairs or ():
+        for key, value in _metadata(context):
             if key == CLUSTER_KEY:
                 check_cluster(self._host.cluster_id, str(value))
         return Call(self._host.loop.time() + seconds, current_principal.get())
@@ -106,10 +106,17 @@ class _Adapter:
     def _unary(
         self, method: str, answer: Callable[[RequestT, Call], Awaitable[ResponseT]]
     ) -> Callable[[RequestT, Context], Awaitable[ResponseT]]:
+        tracing = self._metrics.tracing
+
         async def handle(request: RequestT, context: Context) -> ResponseT:
             return await observed(self._metrics, method, lambda: answer(request, self._call(context)))
 
-        return handle
+        async def handle_traced(request: RequestT, context: Context) -> ResponseT:
+            assert tracing is not None
+            with tracing.call(method, _metadata(context)):
+                return await handle(request, context)
+
+        return handle if tracing is None else handle_traced
 
     def _stream(
         self, method: str, answer: Callable[[ArgumentT, Call], AsyncGenerator[ResponseT, None]]
@@ -129,6 +136,11 @@ class _Adapter:
                 await answers.aclose()
 
         return handle
+
+
+def _metadata(context: Context) -> Iterable[tuple[str, str | bytes]]:
+    # the stubs declare Metadata, but gRPC returns a tuple of pairs, or None
+    return cast("Iterable[tuple[str, str | bytes]] | None", context.invocation_metadata()) or ()
 
 
 def add_methods(server: grpc.aio.Server, services: Services, host: ServiceHost, metrics: RequestMetrics) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 import grpc.aio
@@ -63,6 +63,9 @@ from raftmq.broker.services.topology import TopologyService
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
+if TYPE_CHECKING:
+    from raftmq.broker.base.tracing import Tracing
+
 _HEALTH_SECONDS = 1.0
 _SERVICE_NAMES = tuple(service.full_name for service in pb.DESCRIPTOR.services_by_name.values())
 
@@ -85,9 +88,12 @@ class GrpcServer:
         *,
         authenticate: Authenticate = anyone,
         plans: PlanRunner | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._host = host
-        self.metrics = metrics or RequestMetrics(SlowRequests(host.timing.slow_request_seconds))
+        self.metrics = metrics or RequestMetrics(SlowRequests(host.timing.slow_request_seconds), tracing)
+        if tracing is not None:
+            tracing.broker_id = lambda: host.node_id
         locator: Locator[Partition] = Locator(host, host.partitions)
         leader = MetadataLeader(host, forwarder)
         producer_ids = ProducerIds(host, leader)

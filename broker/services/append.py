@@ -15,6 +15,7 @@ from raftmq.broker.partitions.pending_append import Applied, PendingAppend
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator, check_partitions
 from raftmq.broker.services.request_metrics import OK, RequestMetrics
+from raftmq.broker.services.slow_requests import append_phases
 from raftmq.methods import APPEND
 from raftmq.proto import queue_pb2 as pb
 
@@ -122,6 +123,23 @@ class AppendService:
         check_partitions(len(request.partitions))
         if self._host.loop.time() >= deadline:
             raise expired()
+
+    def _destination(self, request: pb.AppendRequest) -> dict[str, str | int | float]:
+        """Return the destination of a request, as attributes of a span. Partitions of several topics have none."""
+        topic_ids = {part.topic_id for part in request.partitions}
+        topic = self._host.metadata.state_machine.topic(topic_ids.pop()) if len(topic_ids) == 1 else None
+        if topic is None:
+            return {}
+        found: dict[str, str | int | float] = {"messaging.destination.name": topic.name}
+        if len(request.partitions) == 1:
+            found["messaging.destination.partition.id"] = str(request.partitions[0].partition)
+        return found
+
+    def span_attributes(
+        self, request: pb.AppendRequest, begun: Begun, began_at: float, ended_at: float
+    ) -> dict[str, str | int | float]:
+        """Return the destination and the phases of a request (times of `time.perf_counter`), as attributes of its span."""
+        return self._destination(request) | append_phases(began_at, ended_at, proposals(begun)).attributes()
 
     def _locate(self, part: pb.PartitionAppend) -> Partition:
         _check_batches(part)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
@@ -25,6 +25,9 @@ from raftmq.broker.services.append import AppendService, Begun, needs_decision, 
 from raftmq.broker.services.call import CALL_SECONDS_MAX, DEFAULT_CALL_SECONDS
 from raftmq.broker.services.request_metrics import CANCELLED, OK, RequestMetrics
 from raftmq.proto import queue_pb2 as pb
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +41,7 @@ Answer = Callable[[pb.AppendResponse], None]
 class _Request:
     """A request that is not answered yet."""
 
-    __slots__ = ("answer", "begun", "deadline", "message", "started_at", "waiting")
+    __slots__ = ("answer", "begun", "deadline", "message", "span", "started_at", "waiting")
 
     def __init__(self, message: pb.AppendRequest, answer: Answer, deadline: float) -> None:
         self.message = message
@@ -46,6 +49,8 @@ class _Request:
         self.deadline = deadline
         self.started_at = time.perf_counter()
         """For its time alone: a loop's clock may stand still within one turn."""
+        self.span: Span | None = None
+        """None: it has none."""
         self.begun: Begun = ()
         self.waiting: set[Applied] = set()
         """Proposals that are not applied yet."""
@@ -102,6 +107,8 @@ class AppendSession:
         """
         seconds = min(message.timeout_ms / 1000 or DEFAULT_CALL_SECONDS, seconds_max)
         request = _Request(message, answer, self._loop.time() + seconds)
+        if self._metrics.tracing is not None:
+            request.span = self._metrics.tracing.begin_append(self._method, message.trace_contexts)
         if not self._is_held(message):
             if self._begin_now(request):
                 return
@@ -255,11 +262,21 @@ class AppendSession:
     def _observe(self, request: _Request, code: str, outcome: str) -> None:
         """Count a request under its code. Log it with its outcome if it was slow."""
         seconds = time.perf_counter() - request.started_at
+        if self._metrics.tracing is None or request.span is None:
+            self._report_if_slow(request, outcome, seconds)
+        else:
+            with self._metrics.tracing.entered(request.span):
+                self._report_if_slow(request, outcome, seconds)
+            ended_at = request.started_at + seconds
+            found = self._service.span_attributes(request.message, request.begun, request.started_at, ended_at)
+            self._metrics.tracing.end(request.span, outcome, found)
+        request.forget_batches()
+        self._metrics.observe(self._method, code, seconds)
+
+    def _report_if_slow(self, request: _Request, outcome: str, seconds: float) -> None:
         slow = self._metrics.slow
         if seconds >= slow.threshold_seconds:
             slow.report_append(self._method, outcome, request.started_at, seconds, proposals(request.begun))
-        request.forget_batches()
-        self._metrics.observe(self._method, code, seconds)
 
     def _finish(self, request: _Request, response: pb.AppendResponse, code: str, outcome: str) -> None:
         self._observe(request, code, outcome)

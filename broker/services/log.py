@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from functools import partial
 
 import structlog
 from raftmq.broker.base.request_error import RequestError, expired
@@ -134,6 +135,9 @@ class LogService:
             raise
         finally:
             seconds = time.perf_counter() - started_at
+            if self._metrics.tracing is not None:
+                attributes = partial(self._appends.span_attributes, request, begun, started_at, started_at + seconds)
+                self._metrics.tracing.note(attributes)
             if seconds >= self._metrics.slow.threshold_seconds:
                 self._metrics.slow.report_append(APPEND.name, outcome, started_at, seconds, proposals(begun))
         return response

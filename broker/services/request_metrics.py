@@ -7,12 +7,15 @@ methods are those of the protocol, codes those of `ErrorCode` and the two consta
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from raftmq.broker.base.histogram import LATENCY_SECONDS, Histogram
 from raftmq.broker.services.slow_requests import SlowRequests
 from raftmq.methods import APPEND, APPEND_STREAM, METHODS, POLL, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
+
+if TYPE_CHECKING:
+    from raftmq.broker.base.tracing import Tracing
 
 OK: Final = "OK"
 INTERNAL: Final = pb.ErrorCode.Name(pb.INTERNAL)
@@ -28,9 +31,11 @@ _KIND_OF_METHOD: Final = {APPEND.name: "append", APPEND_STREAM.name: "append", P
 class RequestMetrics:
     """Counters of the client port."""
 
-    def __init__(self, slow: SlowRequests | None = None) -> None:
+    def __init__(self, slow: SlowRequests | None = None, tracing: Tracing | None = None) -> None:
         self.slow = slow or SlowRequests()
         """The log of slow requests. By default none is slow."""
+        self.tracing = tracing
+        """Creates their spans. None: they have none."""
         self.requests: Counter[tuple[str, str]] = Counter({(method.name, INTERNAL): 0 for method in METHODS})
         """Answered requests, by (method, code). Defects are counted from 0 on: a series that begins with 1 has no increase to alert on."""
         self.seconds = {kind: Histogram(LATENCY_SECONDS) for kind in KINDS}

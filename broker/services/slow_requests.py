@@ -48,6 +48,16 @@ class AppendPhases(NamedTuple):
     apply: float
     """From there until the answer."""
 
+    def attributes(self) -> dict[str, str | int | float]:
+        """Return the phases as attributes of a span."""
+        return {
+            "raftmq.group_id": self.group_id or 0,
+            "raftmq.queued_seconds": self.queued,
+            "raftmq.disk_seconds": self.disk,
+            "raftmq.replication_seconds": self.replication,
+            "raftmq.apply_seconds": self.apply,
+        }
+
 
 def append_phases(began_at: float, ended_at: float, proposals: Iterable[Applied]) -> AppendPhases:
     """Return the phases of an append from the times (`time.perf_counter`) of its proposals, some of which may not be over."""

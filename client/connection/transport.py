@@ -22,6 +22,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.background import cancel_and_wait, spawn
 from raftmq.client.base.error_details import detail_from_status, error_from_detail, fresh_copy, with_address
 from raftmq.client.base.fork_guard import check_grpc_usable
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.connection import grpc_fork as grpc_fork  # from now on each fork checks whether gRPC is in use
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
 from raftmq.client.connection.data_connection import DataConnection
@@ -239,6 +240,7 @@ class GrpcConnection:
     def __init__(self, address: str) -> None:
         self.cluster_id = ""
         self._address = address
+        self._tracing = active_tracing()
         self._shared = shared_channel(address, open_channel)
         self._shared.users.add(self)
         self._calls = GrpcCalls()
@@ -268,7 +270,10 @@ class GrpcConnection:
             if connection is not None:
                 answer = await self._poll_over(connection, cast("pb.PollRequest", request), timeout_seconds)
                 return cast("ResponseT", answer)  # POLL's own, as the request is
-        call = _unary_call(self._shared, method, request, timeout_seconds, self.cluster_id)
+        metadata = call_metadata(self.cluster_id)
+        if self._tracing is not None:
+            metadata += tuple(self._tracing.carrier().items())
+        call = _unary_call(self._shared, method, request, timeout_seconds, metadata)
         try:
             await self._calls.wait_unary(call)
             self._check_open()
@@ -461,7 +466,7 @@ def _unary_call(
     method: UnaryMethod[RequestT, ResponseT],
     request: RequestT,
     timeout_seconds: float,
-    cluster_id: str,
+    metadata: tuple[tuple[str, str], ...],
 ) -> grpc.aio.UnaryUnaryCall[RequestT, ResponseT]:
     """Begin a call. Whoever keeps the result, or a frame that has it, keeps gRPC."""
     callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", shared.methods.get(method.path))
@@ -472,13 +477,13 @@ def _unary_call(
             response_deserializer=method.response_type.FromString,
         )
         shared.methods[method.path] = callable_
-    return callable_(request, timeout=timeout_seconds, metadata=call_metadata(cluster_id))
+    return callable_(request, timeout=timeout_seconds, metadata=metadata)
 
 
 async def _ask_data_connection(shared: SharedChannel, address: str, cluster_id: str) -> pb.OpenDataConnectionResponse:
     """Ask the broker for a data connection, for all clients that share the channel. Raises a `RaftMQError`."""
     request = pb.OpenDataConnectionRequest()
-    call = _unary_call(shared, OPEN_DATA_CONNECTION, request, settings.DATA_OPEN_SECONDS, cluster_id)
+    call = _unary_call(shared, OPEN_DATA_CONNECTION, request, settings.DATA_OPEN_SECONDS, call_metadata(cluster_id))
     try:
         await shared.calls.wait_unary(call)
         return await call

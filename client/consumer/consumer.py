@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Generic, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Self
 
 from raftmq.client.base import settings
 from raftmq.client.base.affinity import ClientAffinity
@@ -23,6 +24,7 @@ from raftmq.client.base.loop_budget import LoopBudget
 from raftmq.client.base.metrics import ConsumerMetrics
 from raftmq.client.base.settings import LOOP_LOOK_CALLS
 from raftmq.client.base.texts import check_text
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME, list_offsets
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.time_search import OffsetAndTimestamp
@@ -46,6 +48,9 @@ from raftmq.client.consumer.record_buffer import RecordBuffer
 from raftmq.client.membership.group_calls import fetch_offsets
 from raftmq.errors import ClosedClientError, InvalidArgumentError, NoPositionError, RequestTimedOutError
 from raftmq.types import KeyT_co, Record, TopicPartition, ValueT_co
+
+if TYPE_CHECKING:
+    from raftmq.client.base.spans import Tracing
 
 NOTHING: Final[Mapping[TopicPartition, int]] = {}
 
@@ -99,6 +104,9 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         value_deserializer: function that converts the bytes of a value. It is not called for None.
         transport: replaces gRPC, for simulations.
     """
+
+    _has_receive_spans: ClassVar[bool] = True
+    """Whether the reads of a program that traces have spans. (Not those of workers.)"""
 
     def __init__(
         self,
@@ -177,6 +185,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._affinity = ClientAffinity("consumer")
         self._loop_budget = LoopBudget()
         self._steps = 0
+        self._tracing: Tracing | None = None
         self._is_open = False
         self._is_closed = False
         self._has_closed = asyncio.Event()
@@ -223,6 +232,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             await self._close_now(is_clean=False)
             raise
         self._is_open = True
+        self._tracing = active_tracing() if self._has_receive_spans else None
         self._assignment.begin()
         self._fetcher.start()
         log.info("consumer_started client_id=%s partitions=%d", self.client_id, len(self._hand_out.order))
@@ -574,6 +584,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
                 f"timeout_ms must be 0 or more, not {timeout_ms!r}: 0 returns buffered records only"
             )
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        began_ns = 0 if self._tracing is None else time.time_ns()
         chosen = set(map(TopicPartition._make, partitions))
         if chosen:
             self._assignment.states(chosen)
@@ -587,6 +598,9 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             if found:
                 self._fetcher.on_room()
                 self._reader = asyncio.current_task()
+                if self._tracing is not None:
+                    for topic, records in _by_topic(found).items():
+                        self._tracing.received(topic, records, began_ns)
                 return found
             self._fetcher.look()
             if not await self._wait_data(deadline):
@@ -618,6 +632,8 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
                 if has_room:
                     self._fetcher.on_room()  # a batch was opened, so there is space to fetch the next
                 self._reader = asyncio.current_task(self._affinity.loop)
+                if self._tracing is not None and record.headers:
+                    self._tracing.received_one(record.topic, record)
                 return record
             if self._is_closed:
                 raise StopAsyncIteration
@@ -687,6 +703,15 @@ class _Defect:
         """Store the first error, and wake the reader."""
         self.error = self.error or error
         self._wake()
+
+
+def _by_topic(
+    found: Mapping[TopicPartition, Sequence[Record[KeyT_co, ValueT_co]]],
+) -> dict[str, list[Record[KeyT_co, ValueT_co]]]:
+    by_topic: dict[str, list[Record[KeyT_co, ValueT_co]]] = {}
+    for partition, records in found.items():
+        by_topic.setdefault(partition.topic, []).extend(records)
+    return by_topic
 
 
 async def _outcome(future: asyncio.Future[None]) -> None:

@@ -27,11 +27,18 @@ class PartitionBatches(NamedTuple):
 
 
 def serialize_append(
-    correlation_id: int, metadata_revision: int, timeout_ms: int, partitions: Sequence[PartitionBatches]
+    correlation_id: int,
+    metadata_revision: int,
+    timeout_ms: int,
+    partitions: Sequence[PartitionBatches],
+    trace_contexts: bytes = b"",
 ) -> bytes:
     """Return the bytes of an `AppendRequest`."""
     head = pb.AppendRequest(
-        correlation_id=correlation_id, metadata_revision=metadata_revision, timeout_ms=timeout_ms
+        correlation_id=correlation_id,
+        metadata_revision=metadata_revision,
+        timeout_ms=timeout_ms,
+        trace_contexts=trace_contexts,
     ).SerializeToString()
     parts = [head]
     for topic_id, partition, batches in partitions:

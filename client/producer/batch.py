@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from itertools import islice, repeat
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from raftmq.client.base.affinity import check_running
 from raftmq.client.base.error_details import fresh_copy
@@ -24,6 +24,9 @@ from raftmq.client.base.logs import log
 from raftmq.client.codec.batch import Headers, encode_body
 from raftmq.errors import RaftMQError
 from raftmq.types import RecordMetadata
+
+if TYPE_CHECKING:
+    from raftmq.client.base.spans import SendSpan
 
 _NO_HEADERS: Headers = ()
 
@@ -62,6 +65,7 @@ class PendingBatch(ABC):
         "may_be_applied",
         "partition",
         "reserved_bytes",
+        "spans",
         "topic",
     )
 
@@ -96,6 +100,8 @@ class PendingBatch(ABC):
         self._loop = asyncio._get_running_loop()
         """The loop on which the outcome arrives."""
         self._callbacks: list[tuple[Callable[[], object], Context]] | None = None
+        self.spans: tuple[SendSpan, ...] = ()
+        """Spans of the sends of its records. Empty unless the program traces (written by them)."""
 
     # ---------------------------------------------------------------------------------------------------------- sending
 
@@ -144,6 +150,8 @@ class PendingBatch(ABC):
         if self._callbacks is not None:  # before the waiters, so that callbacks have run when `flush` returns
             asyncio.get_running_loop().call_soon(_call_back, self._callbacks)
             self._callbacks = None
+        for span in self.spans:
+            span.on_finished(self)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -322,6 +330,10 @@ class Delivery:
         """
         self._batch.call_when_done(partial(callback, self))
 
+    def add_span(self, span: SendSpan) -> None:
+        """Let the span of the send end with this delivery."""
+        span.watch(self._batch, self._position)
+
     def __repr__(self) -> str:
         state = "failed" if self._batch.error else "acknowledged" if self._batch.is_done else "pending"
         return f"<Delivery {self._batch.topic}/{self._batch.partition} {state}>"
@@ -413,6 +425,12 @@ class BulkDelivery:
                 return
         self._last[key] = len(self._spans)
         self._spans.append((batch, position, count))
+
+    def add_span(self, span: SendSpan) -> None:
+        """Let the span of the send end not before the batches of the newest piece."""
+        for batch, _, _ in self._pieces[-1].parts:
+            if not batch.is_done:
+                span.watch(batch)
 
     def done(self) -> bool:
         """Return whether every outcome is known."""

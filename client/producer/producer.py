@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from types import TracebackType
-from typing import Final, Generic, Literal, Self
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self
 
 from raftmq.client.base import settings
 from raftmq.client.base.affinity import ClientAffinity
@@ -25,6 +26,7 @@ from raftmq.client.base.loop_budget import LoopBudget
 from raftmq.client.base.metrics import ProducerMetrics
 from raftmq.client.base.settings import LOOP_LOOK_CALLS
 from raftmq.client.base.texts import check_text
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.codec.cells import check_headers, to_bytes
 from raftmq.client.codec.codecs import CODECS
 from raftmq.client.connection.resolver import Resolver
@@ -40,7 +42,9 @@ from raftmq.client.producer.record_checks import (
     Columns,
     check_records,
     check_timestamp,
+    headers_bytes,
     too_large,
+    with_trace,
 )
 from raftmq.errors import (
     BufferFullError,
@@ -51,6 +55,9 @@ from raftmq.errors import (
     UnsupportedCompressionError,
 )
 from raftmq.types import KeyT_contra, RecordMetadata, ValueT_contra
+
+if TYPE_CHECKING:
+    from raftmq.client.base.spans import SendSpan, Tracing
 
 CompressionType = Literal["lz4", "zstd", "snappy", "gzip"]
 State = Literal["new", "starting", "open", "closing", "closed"]
@@ -178,6 +185,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             on_ready=self._dispatcher.reschedule,
         )
         self._affinity = ClientAffinity("producer")
+        self._tracing: Tracing | None = None
         self._loop_budget = LoopBudget()
         self._sends = 0
         self._close_lock = asyncio.Lock()
@@ -201,6 +209,7 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
             raise ClosedClientError("a producer is started only once: create a new one")
         self._affinity.bind()
         self._state = "starting"
+        self._tracing = active_tracing()
         deadline = asyncio.get_running_loop().time() + self._max_block_seconds
         try:
             await self._resolver.start(self._max_block_seconds)
@@ -317,6 +326,14 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
 
         An exception of a serializer or a partitioner is raised, too. If it is cancelled while waiting, the record was not accepted.
         """
+        if self._tracing is not None and not isinstance(headers, self._tracing.traced_headers):
+            span = self._tracing.begin_send(topic, self.client_id)
+            if span is not None:
+                with span.accepting():
+                    traced = span.joined(headers)
+                    delivery = await self.send(topic, value, key, partition, timestamp_ms, traced)
+                    delivery.add_span(span)
+                return delivery
         self._sends += 1
         if not self._sends % LOOP_LOOK_CALLS and self._loop_budget.is_spent(self._affinity.loop):
             await self._loop_budget.turn()
@@ -391,18 +408,37 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
                 and after an exception of the iterable. When a record cannot be accepted (its type, its size, its serializer), exactly the
                 records before it are accepted, and a note of the error gives its position, which is ``into.count``.
         """
+        delivery = BulkDelivery() if into is None else into
+        span = None if self._tracing is None else self._tracing.begin_send(topic, self.client_id, is_bulk=True)
+        with nullcontext() if span is None else span.accepting():
+            return await self._send_many(topic, records, partition, timestamp_ms, delivery, span)
+
+    async def _send_many(
+        self,
+        topic: str,
+        records: Iterable[BulkRecord[KeyT_contra, ValueT_contra]],
+        partition: int | None,
+        timestamp_ms: int | None,
+        delivery: BulkDelivery,
+        span: SendSpan | None,
+    ) -> BulkDelivery:
         self._check_usable()
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
-        info = (await self._topic(topic, partition)).info
-        delivery = BulkDelivery() if into is None else into
+        bytes_max = (await self._topic(topic, partition)).info.record_bytes_max
+        if span is not None:
+            bytes_max -= headers_bytes(span.headers)
         iterator = iter(records)
         piece_records = 64
         while piece := list(islice(iterator, piece_records)):
-            columns = check_records(piece, self._key_serializer, self._value_serializer, info.record_bytes_max)
+            columns = check_records(piece, self._key_serializer, self._value_serializer, bytes_max)
+            if span is not None:
+                columns = with_trace(columns, span)
             has_filled = False
             if columns.values:
                 has_filled = await self._take_piece(topic, columns, partition, timestamp_ms, delivery)
+                if span is not None:
+                    delivery.add_span(span)
             if columns.refusal is not None:
                 columns.refusal.add_note(
                     f"raised by record {delivery.count} of send_many; the records before it are accepted"

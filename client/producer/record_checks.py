@@ -6,13 +6,16 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, islice, repeat
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from raftmq.client.base import settings
 from raftmq.client.codec.batch import Headers
 from raftmq.client.codec.cells import Serializer, check_headers, to_bytes
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.types import KeyT_contra, ValueT_contra
+
+if TYPE_CHECKING:
+    from raftmq.client.base.spans import SendSpan
 
 T = TypeVar("T")
 BulkRecord = (
@@ -43,6 +46,13 @@ class Columns(NamedTuple):
     """Bytes of all records with overhead, as the producer's buffer counts them."""
     refusal: Exception | None
     """The error of the record that follows, or None if there is none."""
+
+
+def with_trace(columns: Columns, span: SendSpan) -> Columns:
+    """Return the records with the context of a span in their headers."""
+    given = repeat(_NO_HEADERS, len(columns.values)) if columns.headers is None else columns.headers
+    headers = [span.joined(each) for each in given]
+    return columns._replace(headers=headers, size=records_bytes(columns.keys or (), columns.values, headers))
 
 
 def to_bytes_column(

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
 from raftmq.client.base.loop_budget import LoopBudget
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.codec.cells import Serializer
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.producer.byte_budget import ByteBudget
@@ -25,6 +28,9 @@ from raftmq.client.queue.put_batch import MessageBatch, PutResult
 from raftmq.client.queue.topic import QueueTopic
 from raftmq.errors import BufferFullError, ClosedClientError
 from raftmq.message_checks import MESSAGE_COUNT_MAX
+
+if TYPE_CHECKING:
+    from raftmq.client.base.spans import SendSpan
 
 PUT_LOOK_MESSAGES: Final = 64
 """Messages of a `put_many` between two looks at the clock. Checking one takes some 3 us."""
@@ -49,10 +55,17 @@ class Putter:
     """The puts of one `Queue`. It gets a producer id with its first put."""
 
     def __init__(
-        self, resolver: Resolver, topic: QueueTopic, options: PutSettings, serializer: Serializer | None
+        self,
+        resolver: Resolver,
+        topic: QueueTopic,
+        client_id: str,
+        options: PutSettings,
+        serializer: Serializer | None,
     ) -> None:
         self._resolver = resolver
         self._topic = topic
+        self._client_id = client_id
+        self._tracing = active_tracing()
         self._options = options
         self._serializer = serializer
         self._budget = ByteBudget(options.buffer_bytes_max)
@@ -76,15 +89,36 @@ class Putter:
 
     async def put(self, message: NewMessage[Any]) -> PutResult:  # Any: the serializer knows the type
         """Enqueue a message, and wait until it is on disk on a majority."""
-        info = await self._ready()
-        checked = check_message(message, self._serializer, info.message_bytes_max)
-        batch, position = await self._accept(checked)
+        span = self._begin_span(is_bulk=False)
+        with nullcontext() if span is None else span.accepting():
+            info = await self._ready()
+            if span is not None:
+                message = msgspec.structs.replace(message, headers=span.joined(message.headers))
+            checked = check_message(message, self._serializer, info.message_bytes_max)
+            batch, position = await self._accept(checked)
+            if span is not None:
+                span.watch(batch, position)
         batch.is_observed = True
         await batch.wait_done()
         return batch.result(position)
 
+    def _begin_span(self, *, is_bulk: bool) -> SendSpan | None:
+        if self._tracing is None:
+            return None
+        return self._tracing.begin_send(self._topic.name, self._client_id, is_bulk=is_bulk)
+
     async def put_many(self, messages: Iterable[NewMessage[Any]]) -> list[PutResult]:  # Any: as in `put`
         """Enqueue messages, and wait for every outcome. Raises the first failure, with a note about the others."""
+        span = self._begin_span(is_bulk=True)
+        if span is None:
+            return await self._put_many(messages)
+        with span.accepting():
+            traced = (msgspec.structs.replace(each, headers=span.joined(each.headers)) for each in messages)
+            return await self._put_many(traced, span)
+
+    async def _put_many(
+        self, messages: Iterable[NewMessage[Any]], span: SendSpan | None = None
+    ) -> list[PutResult]:  # Any: as in `put`
         info = await self._ready()
         self._check_alive()  # and again after each wait: nothing changes in between
         places: list[tuple[MessageBatch, int]] = []
@@ -99,6 +133,8 @@ class Putter:
                     info = await self._topic.info()
                 place[0].is_observed = True
                 places.append(place)
+                if span is not None:
+                    span.watch(place[0])
                 if not number % PUT_LOOK_MESSAGES and self._loop_budget.is_spent(asyncio.get_running_loop()):
                     await self._loop_budget.turn()  # lets the senders send while the next messages are prepared
                     info = await self._topic.info()

@@ -6,6 +6,7 @@ Must not know streams, retries or batches (its parts do). One event loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -18,6 +19,7 @@ from raftmq.client.base.arguments import check_at_least, check_not_negative, che
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.texts import check_text
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.codec.codecs import CODECS
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
@@ -169,9 +171,11 @@ class Queue(Generic[QueueValueT]):
             self._affinity.release()
             await self._resolver.close()
             raise
+        self._tracing = active_tracing()
         self._putter = Putter(
             self._resolver,
             self._queue_topic,
+            self.client_id,
             self._put_settings,
             cast("Callable[[Any], bytes | None] | None", self._value_serializer),  # Any: as `Serializer`
         )
@@ -365,7 +369,11 @@ class Queue(Generic[QueueValueT]):
         name = b"" if key is None else check_key(key)
         if name:
             options = options._replace(tenants=check_key_tenant(options.tenants))
-        return await self._receiver.get_many(options, max_messages, seconds, auto_accept=auto_accept, key=name)
+        began_ns = 0 if self._tracing is None else time.time_ns()
+        found = await self._receiver.get_many(options, max_messages, seconds, auto_accept=auto_accept, key=name)
+        if self._tracing is not None and found:
+            self._tracing.received(found[0].topic, found, began_ns)
+        return found
 
     async def messages(
         self, *, lease_ms: float | None = None, tenants: Iterable[str] = ()
@@ -381,6 +389,8 @@ class Queue(Generic[QueueValueT]):
         self._check_usable()
         async with aclosing(self._receiver.messages(_lease_options(lease_ms, tenants))) as found:
             async for message in found:
+                if self._tracing is not None and message.headers:
+                    self._tracing.received_one(message.topic, message)
                 yield message
 
     def __aiter__(self) -> AsyncIterator[Message[QueueValueT]]:

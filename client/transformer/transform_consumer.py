@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.consumer.consumer import Consumer
@@ -22,6 +22,8 @@ class OpenedPartition(NamedTuple):
 
 class TransformConsumer(Consumer):
     """A consumer in a group, without automatic commits."""
+
+    _has_receive_spans: ClassVar[bool] = False
 
     @property
     def resolver(self) -> Resolver:

@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
@@ -59,6 +60,8 @@ class _Ended(asyncio.Future[T], Generic[T]):
         self._there = there
         self._task: asyncio.Task[T] | None = None  # created and cancelled on the other loop
         self._is_cancelling = False
+        self._context = copy_context()
+        """Of the caller, so that the coroutine sees the active span."""
         there.put(self._begin)
 
     def cancel(self, msg: object = None) -> bool:
@@ -71,7 +74,7 @@ class _Ended(asyncio.Future[T], Generic[T]):
         return True
 
     def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._make())
+        self._task = asyncio.get_running_loop().create_task(self._make(), context=self._context)
         self._task.add_done_callback(lambda task: self._here.put(partial(self._end, task)))
 
     def _cancel_there(self) -> None:

@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import ClassVar, Final, NamedTuple
 
 from raftmq.client.base import settings
+from raftmq.client.base.tracing import active_tracing, joined_trace
 from raftmq.client.worker.executor import Hook, call_hook
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_run
 from raftmq.client.worker.outcome import Failure, Outcome
@@ -43,9 +44,10 @@ def serve(connection: Connection, pickled: bytes) -> None:
     connection.send(READY)
     with contextlib.suppress(EOFError, ConnectionError):  # the worker has ended, for whatever reason
         while True:
-            record, attempt = connection.recv()
+            record, attempt, carrier = connection.recv()
             try:
-                result = handlers(record, attempt)
+                with joined_trace(carrier):
+                    result = handlers(record, attempt)
             except BaseException as error:  # noqa: BLE001 - the root of the user's code: whatever it raises is its failure
                 connection.send(_portable(error))
             else:
@@ -146,8 +148,9 @@ class _Child:
         connection = self._connection
         if connection is None:
             return Failure("ProcessDied", "the worker was closed")
+        tracing = active_tracing()
         try:
-            connection.send(request)
+            connection.send((*request, {} if tracing is None else tracing.carrier()))
             if connection.poll(self._timeout_seconds):
                 answer: _PortableFailure | str | None = connection.recv()
                 if isinstance(answer, str):

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection
+from contextlib import nullcontext
 
 from raftmq.client.base import settings
 from raftmq.client.base.background import done_before, spawn
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import WorkerCounters, WorkerMetrics
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
 from raftmq.client.queue.lease import Lease
 from raftmq.client.queue.queue import Queue
@@ -67,6 +69,7 @@ class QueueWorkLoop:
         self._prefetch = prefetch
         self._reports = FailureReports(hooks.on_failure)
         self._rng = random.Random()
+        self._tracing = active_tracing()
         self._slots: list[asyncio.Task[None]] = []
         self._taking: set[asyncio.Task[None]] = set()
         """The slots that wait for a message. They may be cancelled at any time."""
@@ -216,6 +219,10 @@ class QueueWorkLoop:
             received.priority,
         )
         attempt = Attempt(received.attempts)
+        with nullcontext() if self._tracing is None else self._tracing.processing(record, attempt.number):
+            await self._handle(record, attempt, lease, task)
+
+    async def _handle(self, record: QueueRecord, attempt: Attempt, lease: Lease, task: asyncio.Task[None]) -> None:
         try:
             outcome = await self._run_handler(record, attempt, lease, task)
         except asyncio.CancelledError:
@@ -264,6 +271,8 @@ class QueueWorkLoop:
     async def _settle_failure(self, record: QueueRecord, attempt: Attempt, lease: Lease, failure: Failure) -> None:
         self.counters.failures_total += 1
         self.counters.timeouts_total += failure.is_timeout
+        if self._tracing is not None and not failure.is_retry:
+            self._tracing.fail_active(failure.error, failure.message, failure.exception)
         text = f"{failure.error}: {failure.message}"
         is_kept = False
         if self._retries.wait_seconds(failure, attempt.number, self._rng) is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar, Generic, TypeVar
@@ -25,6 +26,8 @@ AnswerT = TypeVar("AnswerT")
 class _Call(Generic[RequestT, AnswerT]):
     request: RequestT
     future: asyncio.Future[AnswerT]
+    context: Context
+    """Of the caller, so that the function sees the active span."""
 
 
 class ThreadPool(Generic[RequestT, AnswerT]):
@@ -54,7 +57,7 @@ class ThreadPool(Generic[RequestT, AnswerT]):
         if self._busy > self._threads and self._threads < self._count:
             self._threads += 1
             threading.Thread(target=self._work, name=f"raftmq-worker-{self._threads}", daemon=True).start()
-        self._calls.put(_Call(request, future))
+        self._calls.put(_Call(request, future, copy_context()))
         return await future
 
     def close(self) -> None:
@@ -71,7 +74,7 @@ class ThreadPool(Generic[RequestT, AnswerT]):
                 return
             answer: AnswerT | BaseException
             try:
-                answer = function(call.request)
+                answer = call.context.run(function, call.request)
             except BaseException as error:  # noqa: BLE001 - a thread's root: `run` raises it
                 answer = error
             assert self._loop is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import ClassVar
 
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.membership.group_calls import OffsetCommit
@@ -17,6 +18,8 @@ from raftmq.types import TopicPartition
 
 class WorkConsumer(Consumer):
     """Implements `GroupConsumer`."""
+
+    _has_receive_spans: ClassVar[bool] = False  # each record has a span when it is processed
 
     def finished(self, partition: TopicPartition) -> Ranges:
         """Implement `GroupConsumer.finished`. Return nothing if the partition is no longer assigned."""

@@ -12,11 +12,13 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from raftmq.client.base import settings
 from raftmq.client.base.background import cancel_and_wait, done_before, spawn
 from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import WorkerCounters, WorkerMetrics
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.worker.back_pressure import BackPressure, WorkLimits
 from raftmq.client.worker.contiguous_offsets import ContiguousOffsets
@@ -33,6 +35,9 @@ from raftmq.client.worker.schedule import LaneSchedule, Ordering, lane_of
 from raftmq.errors import DrainTimeoutError, PoisonRecordError
 from raftmq.types import Record, TopicPartition
 
+if TYPE_CHECKING:
+    from raftmq.client.base.spans import Tracing
+
 
 class WorkLoop(RebalanceListener):
     """Runs the work of one worker, once, by `run`. It is the consumer's rebalance listener.
@@ -41,6 +46,7 @@ class WorkLoop(RebalanceListener):
         make_consumer: creates the consumer, with this loop as its listener. The loop starts and closes it.
         executor: runs the handlers. The loop starts and closes it.
         dead_letters: accepts records that failed for the last time. None: such a record stops the loop.
+        group_id: the consumer's group, for spans.
     """
 
     def __init__(
@@ -53,8 +59,11 @@ class WorkLoop(RebalanceListener):
         dead_letters: DeadLetters | None,
         rng: random.Random,
         hooks: Hooks = NO_HOOKS,
+        group_id: str | None = None,
     ) -> None:
         self.counters = WorkerCounters()
+        self._group_id = group_id
+        self._tracing = active_tracing()
         self._executor = executor
         self._ordering: Ordering = ordering
         self._retries = retries
@@ -340,7 +349,8 @@ class WorkLoop(RebalanceListener):
                 return
             job.attempts += 1
             job.work.running_count += 1
-            self._spawn(self._try(job), "raftmq-worker-handler", job, self._handlers)
+            trying = self._try(job) if self._tracing is None else self._try_traced(job, self._tracing)
+            self._spawn(trying, "raftmq-worker-handler", job, self._handlers)
 
     def _wake_at(self, when: float | None) -> None:
         if when is None or when >= self._timer_at:
@@ -353,6 +363,10 @@ class WorkLoop(RebalanceListener):
     def _on_timer(self) -> None:
         self._timer, self._timer_at = None, float("inf")
         self._pump()
+
+    async def _try_traced(self, job: RecordJob, tracing: Tracing) -> None:
+        with tracing.processing(job.record, job.attempts, self._group_id):
+            await self._try(job)
 
     async def _try(self, job: RecordJob) -> None:
         loop = asyncio.get_running_loop()
@@ -397,6 +411,8 @@ class WorkLoop(RebalanceListener):
     def _on_failure(self, job: RecordJob, failure: Failure) -> None:
         self.counters.failures_total += 1
         self.counters.timeouts_total += failure.is_timeout
+        if self._tracing is not None and not failure.is_retry:
+            self._tracing.fail_active(failure.error, failure.message, failure.exception)
         seconds = self._retries.wait_seconds(failure, job.attempts, self._rng)
         self._reports.note(job.record, self._attempt(job), failure, seconds)
         if seconds is None:

@@ -363,6 +363,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             self._dead_letters,
             self._rng,
             self._hooks,
+            self.group_id,
         )
 
     def _make_queue_loop(self) -> QueueWorkLoop:
