@@ -91,6 +91,7 @@ from raftmq.fsm.metadata_topics import (
     set_replication_factor,
 )
 from raftmq.fsm.metadata_views import BalancingView, NodeView, PartitionView, RecoveryView, ReplicaView, TopicView
+from raftmq.fsm.recent_changes import RecentChanges
 from raftmq.fsm.state_machine import StateMachine, UnsupportedCommandError
 from raftmq.fsm.tables import all_rows
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
@@ -286,6 +287,11 @@ class Metadata:
         found = (self._tables.partition(group_id) for group_id in self._tables.unsettled_groups())
         return tuple(partition for partition in found if partition is not None)
 
+    def short_partitions(self) -> tuple[PartitionView, ...]:
+        """Return the partitions with fewer replicas than their topic wants."""
+        found = (self._tables.partition(group_id) for group_id in self._tables.short_groups())
+        return tuple(partition for partition in found if partition is not None)
+
     def given_up_partitions(self) -> tuple[PartitionView, ...]:
         """Return the partitions whose last move was given up."""
         found = (self._tables.partition(group_id) for group_id in self._tables.given_up_groups())
@@ -336,6 +342,16 @@ class Metadata:
     def wishes_version(self) -> int:
         """The same number without the changes of partitions."""
         return self._tables.wishes_version
+
+    @property
+    def group_changes(self) -> RecentChanges[int]:
+        """The groups of which the partition, a replica or a recovery changed lately. Group 0 stands for the nodes."""
+        return self._tables.group_changes
+
+    @property
+    def topic_changes(self) -> RecentChanges[int]:
+        """The topics that changed lately, without the changes of their partitions."""
+        return self._tables.topic_changes
 
     @property
     def next_group_id(self) -> int:

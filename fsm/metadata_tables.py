@@ -18,6 +18,7 @@ from raftmq.fsm.consumer_groups import ConsumerGroups
 from raftmq.fsm.expiry_clock import ExpiryClock
 from raftmq.fsm.metadata_views import ConfigView, NodeView, PartitionView, RecoveryView, ReplicaView, TopicView
 from raftmq.fsm.producer_names import ProducerNames
+from raftmq.fsm.recent_changes import RecentChanges
 from raftmq.fsm.tables import DirtyRow, Row, RowSource, Table, load_rows, number_table, take_dirty, text_table
 
 METADATA_GROUP = 0
@@ -99,6 +100,8 @@ class MetadataTables:
         """Node id → groups with a desired or retiring replica (not lost) on the node."""
         self._unsettled_groups: dict[int, None] = {}
         """Groups with a retiring replica or a newcomer, in the order in which they became so."""
+        self._short_groups: dict[int, None] = {}
+        """Groups with fewer replicas than their topic wants."""
         self._given_up_groups: dict[int, None] = {}
         """Groups whose last move was given up, oldest first."""
         self._pinned_groups: dict[int, None] = {}
@@ -107,6 +110,14 @@ class MetadataTables:
         """Number of changes of nodes, topics and partitions in this process. A reader uses it to tell whether to look again."""
         self.wishes_version = 0
         """The same number without the changes of partitions."""
+        self.group_changes: RecentChanges[int] = RecentChanges()
+        """The groups of which the partition, a replica or a recovery changed. Group 0 if a node did."""
+        self.topic_changes: RecentChanges[int] = RecentChanges()
+        """The topics that changed, without the changes of their partitions."""
+        self._ordered_nodes: tuple[NodeView, ...] | None = None
+        """All nodes by id. None after a change."""
+        self._ordered_topics: tuple[TopicView, ...] | None = None
+        """All topics by id. None after a change."""
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
@@ -120,7 +131,9 @@ class MetadataTables:
 
     def nodes(self) -> tuple[NodeView, ...]:
         """Return all nodes by id, including removed ones."""
-        return tuple(node for _, node in self._nodes.ordered())
+        if self._ordered_nodes is None:
+            self._ordered_nodes = tuple(node for _, node in self._nodes.ordered())
+        return self._ordered_nodes
 
     def retired_uuid(self, uuid: str) -> RetiredUuid | None:
         """Return why a uuid is refused, or None."""
@@ -136,7 +149,9 @@ class MetadataTables:
 
     def topics(self) -> tuple[TopicView, ...]:
         """Return all topics by id."""
-        return tuple(topic for _, topic in self._topics.ordered())
+        if self._ordered_topics is None:
+            self._ordered_topics = tuple(topic for _, topic in self._topics.ordered())
+        return self._ordered_topics
 
     def topic_count(self) -> int:
         """Return the number of topics."""
@@ -157,6 +172,10 @@ class MetadataTables:
     def unsettled_groups(self) -> tuple[int, ...]:
         """Return the groups with a retiring replica or a newcomer: those that move or are rebuilt."""
         return tuple(self._unsettled_groups)
+
+    def short_groups(self) -> tuple[int, ...]:
+        """Return the groups with fewer replicas than their topic wants."""
+        return tuple(self._short_groups)
 
     def given_up_groups(self) -> tuple[int, ...]:
         """Return the groups whose last move was given up."""
@@ -205,18 +224,26 @@ class MetadataTables:
         if old is not None:
             self._drop_node_indexes(old)
         self._nodes.put(node.node_id, node)
+        self._ordered_nodes = None
+        self.group_changes.note(METADATA_GROUP)
         self._add_node_indexes(node)
 
     def retire_uuid(self, uuid: str, retired: RetiredUuid) -> None:
         """Refuse a uuid permanently."""
         self._touch()
         self._retired_uuids.put(uuid, retired)
+        self.group_changes.note(METADATA_GROUP)
 
     def put_topic(self, topic: TopicView) -> None:
         """Insert or replace a topic's row."""
         self._touch()
         self.note_wish()
+        old = self._topics.get(topic.topic_id)
         self._topics.put(topic.topic_id, topic)
+        self._note_topic(topic.topic_id)
+        if old is None or old.replication_factor != topic.replication_factor:
+            for group_id in topic.group_ids:
+                self._index_short(self._partitions.by_key[group_id])
         self._topic_by_name[topic.name] = topic
 
     def delete_topic(self, topic: TopicView) -> None:
@@ -227,10 +254,12 @@ class MetadataTables:
             partition = self._partitions.by_key[group_id]
             self._drop_partition_indexes(partition)
             self._partitions.delete(group_id)
+            self.group_changes.note(group_id)
         for recovery in self.recoveries():
             if recovery.topic_id == topic.topic_id:
-                self._recoveries.delete(recovery.group_id)
+                self.delete_recovery(recovery.group_id)
         self._topics.delete(topic.topic_id)
+        self._note_topic(topic.topic_id)
         del self._topic_by_name[topic.name]
 
     def put_partition(self, partition: PartitionView) -> None:
@@ -241,12 +270,14 @@ class MetadataTables:
         if old is not None:
             self._drop_partition_indexes(old)
         self._partitions.put(partition.group_id, partition)
+        self._note_group(partition.group_id)
         self._add_partition_indexes(partition)
 
     def replace_partition(self, topic: TopicView, old: PartitionView, new: PartitionView) -> None:
         """Replace a partition's group by another one. The old group id then belongs to no partition."""
         self._drop_partition_indexes(old)
         self._partitions.delete(old.group_id)
+        self.group_changes.note(old.group_id)
         self.put_partition(new)
         group_ids = tuple(new.group_id if one == old.group_id else one for one in topic.group_ids)
         self.put_topic(msgspec.structs.replace(topic, group_ids=group_ids, revision=self.index))
@@ -263,10 +294,12 @@ class MetadataTables:
         """Insert a recovery's row."""
         self._touch()
         self._recoveries.put(recovery.group_id, recovery)
+        self._note_group(recovery.group_id)
 
     def delete_recovery(self, group_id: int) -> None:
         """Delete a recovery's row."""
         self._touch()
+        self._note_group(group_id)
         self._recoveries.delete(group_id)
 
     # --------------------------------------------------------------------------------------------------------------- rows
@@ -297,8 +330,12 @@ class MetadataTables:
         self._replica_nodes.clear()
         self._groups_by_node.clear()
         self._unsettled_groups.clear()
+        self._short_groups.clear()
         self._given_up_groups.clear()
         self._pinned_groups.clear()
+        self._ordered_nodes = self._ordered_topics = None
+        self.group_changes.note_all()
+        self.topic_changes.note_all()
         self.note_wish()
         for node in self._nodes.by_key.values():
             self._add_node_indexes(node)
@@ -315,11 +352,23 @@ class MetadataTables:
         """Count on from the versions of the tables that these replace, so that no version repeats."""
         self.layout_version += before.layout_version
         self.wishes_version += before.wishes_version
+        self.group_changes.note_all(before.group_changes.version)
+        self.topic_changes.note_all(before.topic_changes.version)
 
     def note_wish(self) -> None:
         """Record that the wished layout may have changed."""
         self.layout_version += 1
         self.wishes_version += 1
+
+    def _note_topic(self, topic_id: int) -> None:
+        self._ordered_topics = None
+        self.topic_changes.note(topic_id)
+
+    def _note_group(self, group_id: int) -> None:
+        self.group_changes.note(group_id)
+        recovery = self._recoveries.get(group_id)
+        if recovery is not None:
+            self.group_changes.note(recovery.old_group_id)  # its files are needed until the new group has them
 
     def _add_node_indexes(self, node: NodeView) -> None:
         if node.state != "removed":
@@ -334,6 +383,7 @@ class MetadataTables:
         group_id = partition.group_id
         if partition.is_unsettled:
             self._unsettled_groups[group_id] = None
+        self._index_short(partition)
         if partition.given_up is not None:
             self._given_up_groups[group_id] = None
         if partition.is_pinned:
@@ -343,9 +393,17 @@ class MetadataTables:
                 self._replica_nodes[group_id, replica.replica_id] = replica.node_id
                 self._groups_by_node.setdefault(replica.node_id, set()).add(group_id)
 
+    def _index_short(self, partition: PartitionView) -> None:
+        """Index whether a partition lacks a replica. A topic that is being created is unknown while its partitions are inserted."""
+        topic = self._topics.get(partition.topic_id)
+        if topic is not None and len(partition.replicas) < topic.replication_factor:
+            self._short_groups[partition.group_id] = None
+        else:
+            self._short_groups.pop(partition.group_id, None)
+
     def _drop_partition_indexes(self, partition: PartitionView) -> None:
         group_id = partition.group_id
-        for index in (self._unsettled_groups, self._given_up_groups, self._pinned_groups):
+        for index in (self._unsettled_groups, self._short_groups, self._given_up_groups, self._pinned_groups):
             index.pop(group_id, None)
         for replica in (*partition.replicas, *partition.retiring):
             if not replica.is_lost:

@@ -129,8 +129,8 @@ class Registry:
         self._replicas: dict[ReplicaKey, ReplicaRow] = {}
         """The replicas that are not retired."""
         self._retired: set[ReplicaKey] = set()
-        self._sorted: list[ReplicaKey] | None = None
-        """The sorted keys of `_replicas`. None after a change."""
+        self._live_in_group: dict[GroupId, tuple[ReplicaKey, ...]] = {}
+        """The keys of `_replicas` by group. A tuple is replaced and never changed, so that it is read without the lock."""
         with self._environment.begin() as transaction:
             value = transaction.get(NODE_KEY, db=self._node_database)
             if value is not None:
@@ -146,12 +146,14 @@ class Registry:
     def _remember(self, key: ReplicaKey, row: ReplicaRow) -> None:
         """Keep a row in memory. Every replica that ever lived here has one, so retired ones are kept apart to keep listing the others fast."""
         if row.state is ReplicaState.RETIRED:
-            self._replicas.pop(key, None)
+            if self._replicas.pop(key, None) is not None:
+                others = tuple(one for one in self._live_in_group.pop(key.group_id) if one != key)
+                if others:
+                    self._live_in_group[key.group_id] = others
             self._retired.add(key)
-            self._sorted = None
         else:
             if key not in self._replicas:
-                self._sorted = None
+                self._live_in_group[key.group_id] = (*self._live_in_group.get(key.group_id, ()), key)
             self._replicas[key] = row
 
     def _unsealed(self, key: bytes, value: bytes) -> bytes:
@@ -352,9 +354,11 @@ class Registry:
     def live_replicas(self) -> list[ReplicaKey]:
         """Return every replica that is not retired, sorted. Quarantined ones are included (see `quarantined`)."""
         with self._changing:
-            if self._sorted is None:
-                self._sorted = sorted(self._replicas)
-            return self._sorted.copy()
+            return sorted(self._replicas)
+
+    def live_replicas_of(self, group_id: GroupId) -> tuple[ReplicaKey, ...]:
+        """Return the replicas of one group that are not retired. It never waits for a write that is under way."""
+        return self._live_in_group.get(group_id, ())
 
     def quarantined(self) -> dict[ReplicaKey, str]:
         """Return the quarantined replicas, which must not be opened, with their reasons."""

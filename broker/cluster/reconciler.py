@@ -123,9 +123,9 @@ class Reconciler:
         self.damage = DamageReports(host, reporter)
         self._stuck_moves = StuckMoves(host.loop.time, host.timing.move_stuck_seconds, host.is_move_paced)
         self._without_node_throttle = LogThrottle()
-        # a group that needs nothing until metadata or its membership changes is not checked again, so that a quiet node stays quiet
+        # a group that needs nothing until its partition or its membership changes is not checked again, so that a quiet node stays quiet
         self._whole_at_version = -1
-        self._settled: dict[GroupId, tuple[int, Membership]] = {}
+        self._settled: dict[GroupId, tuple[PartitionView, Membership]] = {}
         self._seals: dict[GroupId, tuple[tuple[Term, Membership], asyncio.Future[list[object]]]] = {}
         """Led groups that replicas have left: the configuration without them, and the entry that proves it on disk."""
 
@@ -206,9 +206,9 @@ class Reconciler:
         if machine.layout_version == self._whole_at_version:
             return
         version, nodes = machine.layout_version, machine.nodes()
-        partitions = (machine.partition(group_id) for topic in machine.topics() for group_id in topic.group_ids)
+        partitions = {one.group_id: one for one in (*machine.unsettled_partitions(), *machine.short_partitions())}
         plan = plan_replacements(
-            (wanted_partition(machine, partition) for partition in partitions if partition is not None),
+            [wanted_partition(machine, partition) for _, partition in sorted(partitions.items())],
             nodes,
             {node.node_id: machine.replica_count_of_node(node.node_id) for node in nodes},
             {node.node_id: node.partitions_max or limits.partitions_max for node in nodes},
@@ -245,11 +245,12 @@ class Reconciler:
         slots = _Slots(self._host.limits.catching_up_max)
         for replica in led.values():
             slots.count(replica)
-        settled: dict[GroupId, tuple[int, Membership]] = {}
-        for replica in led.values():
-            state = (metadata.revision, replica.core.membership)
-            if self._settled.get(replica.group_id) == state:
-                settled[replica.group_id] = state
+        settled: dict[GroupId, tuple[PartitionView, Membership]] = {}
+        for group_id, replica in led.items():
+            known = self._settled.get(group_id)
+            # views and memberships are replaced, never changed
+            if known and known[0] is metadata.partition(group_id) and known[1] is replica.core.membership:
+                settled[group_id] = known
                 continue
             with self._step():
                 self._maintain_partition(metadata, replica, settled, moved, slots)
@@ -269,13 +270,12 @@ class Reconciler:
         self,
         metadata: Metadata,
         replica: Replica[StateMachine],
-        settled: dict[GroupId, tuple[int, Membership]],
+        settled: dict[GroupId, tuple[PartitionView, Membership]],
         moved: Moved,
         slots: _Slots,
     ) -> None:
         """Advance one partition. Add its replicas that have left or joined to `moved`, and its new learners to `slots`."""
-        state = (metadata.revision, replica.core.membership)
-        partition = metadata.partition(replica.group_id)
+        partition, membership = metadata.partition(replica.group_id), replica.core.membership
         if partition is None:
             return
         target = partition_target(partition)
@@ -298,8 +298,8 @@ class Reconciler:
             moved.left += left
             moved.joined += joined
         is_settled = not partition.retiring and not any(member.is_newcomer for member in partition.replicas)
-        if is_settled and is_reached(replica.core.membership, target):
-            settled[replica.group_id] = state
+        if is_settled and replica.core.membership is membership and is_reached(membership, target):
+            settled[replica.group_id] = (partition, membership)
 
     @staticmethod
     def _left(replica: Replica[StateMachine], wanted: WantedPartition) -> list[ReplicaKey]:

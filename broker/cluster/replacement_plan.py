@@ -93,7 +93,7 @@ def plan_replacements(
     work and must not delay the others.
 
     Args:
-        partitions: All partitions.
+        partitions: All partitions, or at least those that lack a replica or are unsettled.
         nodes: The registered nodes.
         replica_counts: The number of replicas of each node, by node id.
         replicas_max: The maximum number of replicas of each node.

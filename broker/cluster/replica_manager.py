@@ -90,15 +90,17 @@ class ReplicaManager:
         self._metadata: Metadata | None = None
         """The node's metadata. None until this node has caught up with it."""
         self._node_id = NO_NODE
-        self._wanted_version: tuple[Metadata, NodeId, int] | None = None
-        """The metadata as of which `_unserved` is correct. None: it must be found again."""
-        self._unserved: dict[ReplicaKey, None] = {}
-        """The replicas that metadata wants here and that are not served, in the order of metadata."""
-        self._leaving: dict[GroupId, list[ReplicaKey]] = {}
-        """Replicas here that metadata shows retired."""
+        self._reconciled_version = -1
+        """The changes of metadata up to this version are reconciled."""
+        self._unserved_as_of: tuple[Metadata, NodeId, int] | None = None
+        """The metadata, this node and the version of changes as of which `_unserved` is correct, except for `_unserved_doubts`."""
+        self._unserved: dict[GroupId, ReplicaKey] = {}
+        """The replicas that metadata wants here and that are not served."""
+        self._unserved_doubts: set[GroupId] = set()
+        """Groups whose service ended since then."""
         self._troubles: dict[ReplicaKey, Trouble] = {}
-        self._served: set[ReplicaKey] = set()
-        """Replicas that were served at some time in this boot."""
+        self._served: dict[GroupId, ReplicaKey] = {}
+        """The replica of each group that was served last in this boot."""
         self._working: dict[GroupId, asyncio.Task[None]] = {}
         self._lanes: dict[int, asyncio.Lock] = {}
         """Locks by writer, held while a file is opened there."""
@@ -130,39 +132,52 @@ class ReplicaManager:
     # ------------------------------------------------------------------------------------------------ what to do
 
     def reconcile(self, metadata: Metadata, node_id: NodeId) -> None:
-        """Start the work that metadata demands, group by group. It does not wait, and may be repeated."""
+        """Start the work that metadata demands, group by group. It does not wait, and may be repeated.
+
+        It looks at the groups that changed since the last time. A group with a task, or a timer for the next attempt, looks after itself.
+        """
         me = metadata.node(node_id)
         if me is None or me.uuid != self._registry.uuid:
             return  # metadata's plans for this node id are meant for another disk
-        self._metadata, self._node_id = metadata, node_id
-        wanted = self._wanted(metadata, node_id)
-        self._leaving = {}
-        for key in self._registry.live_replicas():
-            if key not in wanted and self._is_leaving(key):
-                self._leaving.setdefault(key.group_id, []).append(key)
-        for key, reason in self._registry.quarantined().items():
-            if key in wanted:
-                self.broken.setdefault(key, reason)
-        self._forget_all_but(wanted.keys())
-        opening = [key for key in wanted if self._must_open(key) and key.group_id not in self._working]
+        if (metadata, node_id) != (self._metadata, self._node_id):
+            self._metadata, self._node_id, self._reconciled_version = metadata, node_id, -1
+        changed = metadata.group_changes.after(self._reconciled_version)
+        self._reconciled_version = metadata.group_changes.version
+        groups = self._all_groups() if changed is None else list(map(GroupId, changed))
+        self._forget_unneeded(groups)
+        opening: list[ReplicaKey] = []
+        for group_id in groups:
+            wanted = self._wanted_of(group_id)
+            if wanted is None:
+                continue
+            row = self._registry.replica(wanted)
+            if row is not None and row.state is ReplicaState.QUARANTINED:
+                self.broken.setdefault(wanted, row.reason)
+            if self._must_open(wanted) and group_id not in self._working:
+                opening.append(wanted)
         self._mark_open([key for key in opening if self._registry.has_replica(key) and key not in self._marked])
-        for group_id in sorted({key.group_id for key in opening} | self._leaving.keys()):
-            self._begin(group_id)
+        opened = {key.group_id for key in opening}
+        for group_id in groups:
+            if group_id in opened or self._leaving(group_id):
+                self._begin(group_id)
 
-    def _forget_all_but(self, wanted: Collection[ReplicaKey]) -> None:
-        known = {*wanted, *(key for keys in self._leaving.values() for key in keys)}
-        self.broken = {key: reason for key, reason in self.broken.items() if key in known}
-        self._troubles = {key: trouble for key, trouble in self._troubles.items() if key in known}
-        self._served &= known
+    def _all_groups(self) -> list[GroupId]:
+        """Return every group with a replica that is wanted or known here, ascending."""
+        assert self._metadata is not None
+        wanted = {GroupId(partition.group_id) for partition in self._metadata.partitions_of_node(self._node_id)}
+        known = {key.group_id for key in (*self._registry.live_replicas(), *self.broken, *self._troubles)}
+        return sorted(wanted | known | self._served.keys())
 
-    @staticmethod
-    def _wanted(metadata: Metadata, node_id: NodeId) -> dict[ReplicaKey, PartitionView]:
-        wanted: dict[ReplicaKey, PartitionView] = {}
-        for partition in metadata.partitions_of_node(node_id):
-            replica = _replica_on(partition, node_id)
-            if replica is not None:
-                wanted[ReplicaKey(GroupId(partition.group_id), ReplicaId(replica.replica_id))] = partition
-        return wanted
+    def _forget_unneeded(self, groups: Collection[GroupId]) -> None:
+        """Forget what is known about replicas of these groups that are neither wanted nor about to leave."""
+        kept = {key for group_id in groups for key in (self._wanted_of(group_id), *self._leaving(group_id))}
+        looked_at = set(groups)
+        for known in (self.broken, self._troubles):
+            for key in [key for key in known if key.group_id in looked_at and key not in kept]:
+                del known[key]
+        for group_id in groups:
+            if self._served.get(group_id) not in kept:
+                self._served.pop(group_id, None)
 
     def _partition_of(self, key: ReplicaKey) -> PartitionView | None:
         """Return the partition if metadata wants this replica of it here now, else None."""
@@ -172,9 +187,11 @@ class ReplicaManager:
 
     def _wanted_of(self, group_id: GroupId) -> ReplicaKey | None:
         """Return the replica of a group that metadata wants here now."""
-        partition = self._metadata.partition(group_id) if self._metadata is not None else None
-        replica = _replica_on(partition, self._node_id) if partition is not None else None
-        return ReplicaKey(group_id, ReplicaId(replica.replica_id)) if replica is not None else None
+        return wanted_replica(self._metadata, self._node_id, group_id) if self._metadata is not None else None
+
+    def _leaving(self, group_id: GroupId) -> list[ReplicaKey]:
+        """Return the replicas of a group here that metadata shows retired."""
+        return [key for key in self._registry.live_replicas_of(group_id) if self._is_leaving(key)]
 
     def _is_leaving(self, key: ReplicaKey) -> bool:
         row = self._registry.replica(key)
@@ -236,7 +253,8 @@ class ReplicaManager:
 
     def _to_retire(self, group_id: GroupId) -> Iterator[ReplicaKey]:
         """Yield the group's replicas that must be retired now. Each is checked when its turn comes."""
-        return (key for key in self._leaving.get(group_id, ()) if self._is_leaving(key) and self._is_due(key))
+        keys = self._registry.live_replicas_of(group_id)
+        return (key for key in keys if self._is_leaving(key) and self._is_due(key))
 
     def _to_open(self, group_id: GroupId) -> ReplicaKey | None:
         """Return the group's replica that must be opened now, or None while an older one occupies its place."""
@@ -251,6 +269,7 @@ class ReplicaManager:
             return
         if (error := task.exception()) is not None:
             self._supervisor.record_failure(Work.REPLICAS, error)
+            self._reconciled_version = -1  # the next change of metadata tries again
             return
         if any(self._to_retire(group_id)) or self._to_open(group_id) is not None:
             self._begin(group_id)  # metadata changed in the meantime
@@ -286,6 +305,10 @@ class ReplicaManager:
             return
         replica = self._engine.add_replica(key, restored, machine, partial(self._metadata.replica_node, key.group_id))
         self._serve(replica, kind)
+        if recovery is not None and self._leaving(GroupId(recovery.old_group_id)):
+            self._begin(
+                GroupId(recovery.old_group_id)
+            )  # an earlier attempt to continue its data failed after the new file was registered
         is_alone = replica.core.membership.voters == (key.replica_id,)
         if is_alone or (is_new and partition.creation_replicas[0].replica_id == key.replica_id):
             self._engine.campaigns.begin_first(replica)
@@ -323,8 +346,9 @@ class ReplicaManager:
 
     def _serve(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
         key = replica.key
-        self._served.add(key)
-        self._unserved.pop(key, None)
+        self._served[key.group_id] = key
+        if self._unserved.get(key.group_id) == key:
+            del self._unserved[key.group_id]
         trouble = self._troubles.get(key)
         if trouble is not None:
             trouble.served_at = self._loop.time()
@@ -344,7 +368,7 @@ class ReplicaManager:
 
     def _end_service(self, key: ReplicaKey) -> None:
         self._engine.remove_group(key.group_id)
-        self._wanted_version = None
+        self._unserved_doubts.add(key.group_id)
         self._engine.leadership.forget(key.group_id)
         self._on_changed(key.group_id)
 
@@ -352,7 +376,7 @@ class ReplicaManager:
 
     def on_broken(self, replica: Replica[StateMachine], error: Exception) -> None:
         """Handle a replica that the engine stopped because of damage, or because of a defect, which says nothing about its data."""
-        self._wanted_version = None
+        self._unserved_doubts.add(replica.group_id)
         self._on_error(replica.key, error)
 
     def _on_error(self, key: ReplicaKey, error: Exception) -> None:
@@ -367,7 +391,7 @@ class ReplicaManager:
         now, reason = self._loop.time(), reason_of(error)
         trouble = self._troubles.get(key)
         if trouble is None or trouble.is_over(now):
-            trouble = self._troubles[key] = Trouble(key, now, key in self._served)
+            trouble = self._troubles[key] = Trouble(key, now, self._was_served(key))
         trouble.note(reason, f"{type(error).__name__}: {error}", now)
         if reason is NotServedReason.FAILING:
             self._supervisor.record_failure(Work.REPLICAS, error)
@@ -396,19 +420,30 @@ class ReplicaManager:
         self._on_changed(key.group_id)
 
     def not_served(self, metadata: Metadata, node_id: NodeId) -> list[NotServed]:
-        """Return the replicas that metadata wants here and this node does not serve, each with the reason."""
-        return [self._not_served(key) for key in self._unserved_keys(metadata, node_id)]
+        """Return the replicas that metadata wants here and this node does not serve, by group, each with the reason."""
+        return [self._not_served(key) for key in sorted(self._unserved_keys(metadata, node_id))]
 
     def starting_count(self, metadata: Metadata, node_id: NodeId) -> int:
         """Return for how many replicas the start of this node waits. It is asked after each replica that opens."""
         return sum(map(self._is_starting, self._unserved_keys(metadata, node_id)))
 
     def _unserved_keys(self, metadata: Metadata, node_id: NodeId) -> Collection[ReplicaKey]:
-        version = (metadata, node_id, metadata.revision)
-        if version != self._wanted_version:
-            wanted = self._wanted(metadata, node_id)
-            self._wanted_version, self._unserved = version, {key: None for key in wanted if not self._is_served(key)}
-        return self._unserved.keys()
+        as_of, version = self._unserved_as_of, metadata.group_changes.version
+        changed = metadata.group_changes.after(
+            as_of[2] if as_of is not None and as_of[:2] == (metadata, node_id) else -1
+        )
+        if changed is None:
+            self._unserved = {}
+            changed = [partition.group_id for partition in metadata.partitions_of_node(node_id)]
+        self._unserved_as_of = (metadata, node_id, version)
+        doubts, self._unserved_doubts = self._unserved_doubts, set()
+        for group_id in {*map(GroupId, changed), *doubts}:
+            key = wanted_replica(metadata, node_id, group_id)
+            if key is None or self._is_served(key):
+                self._unserved.pop(group_id, None)
+            else:
+                self._unserved[group_id] = key
+        return self._unserved.values()
 
     def _not_served(self, key: ReplicaKey) -> NotServed:
         broken, trouble, is_starting = self.broken.get(key), self._troubles.get(key), self._is_starting(key)
@@ -423,7 +458,18 @@ class ReplicaManager:
         if key in self.broken:
             return False
         trouble = self._troubles.get(key)
-        return trouble.is_starting if trouble is not None else key not in self._served
+        return trouble.is_starting if trouble is not None else not self._was_served(key)
+
+    def _was_served(self, key: ReplicaKey) -> bool:
+        """Return whether the replica was served at some time in this boot."""
+        return self._served.get(key.group_id) == key
+
+
+def wanted_replica(metadata: Metadata, node_id: NodeId, group_id: GroupId) -> ReplicaKey | None:
+    """Return the replica of a group that metadata wants on a node."""
+    partition = metadata.partition(group_id)
+    replica = _replica_on(partition, node_id) if partition is not None else None
+    return ReplicaKey(group_id, ReplicaId(replica.replica_id)) if replica is not None else None
 
 
 def _replica_on(partition: PartitionView, node_id: NodeId) -> ReplicaView | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from raftmq.fsm.recent_changes import RecentChanges
 from raftmq.types import NO_NODE, GroupId, NodeId, Term
 
 
@@ -43,6 +44,8 @@ class LeadershipTable:
         self._rows: dict[GroupId, Leadership] = {}
         self._heard_at: dict[GroupId, float] = {}
         self._on_change = on_change
+        self.changes: RecentChanges[GroupId] = RecentChanges()
+        """The groups whose entries changed lately."""
 
     def get(self, group_id: GroupId) -> Leadership:
         """Return the best known claim."""
@@ -62,7 +65,7 @@ class LeadershipTable:
         if term < known.term or (term == known.term and (node_id == known.node_id or node_id == 0)):
             return False
         self._rows[group_id] = Leadership(term, node_id)
-        self._on_change(group_id)
+        self._note(group_id)
         return True
 
     def confirm(self, group_id: GroupId, node_id: NodeId, now: float) -> None:
@@ -79,7 +82,7 @@ class LeadershipTable:
         if self._rows.get(group_id) != Leadership(term, node_id):
             return False
         self._rows[group_id] = Leadership(term, NodeId(0))
-        self._on_change(group_id)
+        self._note(group_id)
         return True
 
     def groups(self) -> list[GroupId]:
@@ -88,5 +91,10 @@ class LeadershipTable:
 
     def forget(self, group_id: GroupId) -> None:
         """Forget a deleted group."""
-        self._rows.pop(group_id, None)
+        if self._rows.pop(group_id, None) is not None:
+            self.changes.note(group_id)
         self._heard_at.pop(group_id, None)
+
+    def _note(self, group_id: GroupId) -> None:
+        self.changes.note(group_id)
+        self._on_change(group_id)

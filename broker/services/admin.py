@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from raftmq.broker.base.request_error import RequestError
@@ -227,12 +227,14 @@ class AdminService:
         """Return when every partition has a leader, or at the deadline. The topic exists in any case."""
         try:
             async with asyncio.timeout_at(deadline):
-                while True:
-                    topic = self._metadata.topic(topic_id)
-                    group_ids: Iterable[int] = topic.group_ids if topic is not None else ()
-                    if all(self._host.leadership.get(GroupId(group_id)).node_id for group_id in group_ids):
-                        return
-                    await self._host.next_topology_change()
+                number = (
+                    0  # the partitions before it have had a leader, so that each change costs no look at all of them
+                )
+                while (topic := self._metadata.topic(topic_id)) is not None and number < len(topic.group_ids):
+                    if self._host.leadership.get(GroupId(topic.group_ids[number])).node_id:
+                        number += 1
+                    else:
+                        await self._host.next_topology_change()
         except TimeoutError:
             return
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.metadata import Metadata
-from raftmq.fsm.metadata_views import NodeView, TopicView
+from raftmq.fsm.metadata_views import NodeView, PartitionView, TopicView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NO_NODE, GroupId
 
@@ -33,12 +33,21 @@ def topic_message(metadata: Metadata, topic: TopicView) -> pb.Topic:
         config=topic.config,
         schedule_partitions=topic.schedule_partitions,
     )
-    for number, group_id in enumerate(topic.group_ids):
-        partition = metadata.partition(group_id)
-        nodes = [replica.node_id for replica in partition.replicas] if partition is not None else []
-        is_pinned = partition is not None and partition.is_pinned
-        message.partitions.add(partition=number, group_id=group_id, replica_brokers=nodes, is_pinned=is_pinned)
+    message.partitions.extend(
+        partition_message(number, group_id, metadata.partition(group_id))
+        for number, group_id in enumerate(topic.group_ids)
+    )
     return message
+
+
+def partition_message(number: int, group_id: int, partition: PartitionView | None) -> pb.Partition:
+    """Return the message of a partition of a topic."""
+    return pb.Partition(
+        partition=number,
+        group_id=group_id,
+        replica_brokers=[replica.node_id for replica in partition.replicas] if partition is not None else [],
+        is_pinned=partition is not None and partition.is_pinned,
+    )
 
 
 def leader_message(host: ServiceHost, group_id: int) -> pb.PartitionLeader:

@@ -1,21 +1,22 @@
 """Serve Topology.Watch: the full table first, then the changes, for any number of watchers at the cost of one.
 
-One feed per node compares metadata and leadership with its last update and creates one message from the difference. Every watcher is
-sent the same messages. A watcher that falls behind gets the full table again.
+One feed per node looks at what changed in metadata and leadership since its last update and creates one message from the difference. Every
+watcher is sent the same messages. A watcher that falls behind gets the full table again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 
 from raftmq.broker.base.request_error import RequestError, check_cluster
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
-from raftmq.broker.services.messages import node_message, topic_message
-from raftmq.fsm.metadata_views import NodeView, PartitionView, TopicView
+from raftmq.broker.services.messages import node_message, partition_message, topic_message
+from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_views import NodeView
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
@@ -30,14 +31,18 @@ WATCHERS_MAX = 2048
 
 
 class TopologyFeed:
-    """The last table sent and the latest updates. Views are compared by identity, because they are replaced and never changed."""
+    """The last table sent and the latest updates."""
 
     def __init__(self, host: ServiceHost) -> None:
         self._host = host
         self._nodes: tuple[NodeView, ...] = ()
-        self._topics: dict[int, TopicView] = {}
-        self._partitions: dict[int, PartitionView | None] = {}
+        self._topics: dict[int, pb.Topic] = {}
+        """The message of each topic, by id. It changes with the topic's partitions."""
+        self._groups: dict[int, tuple[int, int]] = {}
+        """The topic and the number of the partition of each group."""
         self._leaders: dict[int, tuple[int, int]] = {}
+        self._seen_topics = self._seen_groups = self._seen_leaders = -1
+        """The versions of the changes that the table includes."""
         self._updates: deque[pb.TopologyUpdate] = deque(maxlen=_UPDATES_KEPT)
         self.number = 0
         """The number of updates, which is also the number of the newest one."""
@@ -64,14 +69,13 @@ class TopologyFeed:
 
     def full(self) -> pb.TopologyUpdate:
         """Return the whole table as of `number`."""
-        metadata = self._host.metadata.state_machine
         return pb.TopologyUpdate(
             cluster_id=self._host.cluster_id,
-            metadata_revision=metadata.applied_index,
+            metadata_revision=self._host.metadata.state_machine.applied_index,
             is_full=True,
             has_brokers=True,
             brokers=[node_message(node) for node in self._nodes],
-            topics=[topic_message(metadata, topic) for topic in self._topics.values()],
+            topics=self._topics.values(),
             leaders=[
                 pb.PartitionLeader(group_id=group_id, broker_id=node_id, leader_epoch=term)
                 for group_id, (node_id, term) in self._leaders.items()
@@ -113,7 +117,11 @@ class TopologyFeed:
             await asyncio.sleep(max(COALESCE_SECONDS, _COALESCE_COST_FACTOR * (self._host.loop.time() - started)))
 
     def advance(self) -> None:
-        """Compare with the last update, and add an update if anything differs."""
+        """Look at what changed since the last update, and add an update if clients must know of it.
+
+        Raises:
+            RequestError: NOT_FORMED or NOT_READY.
+        """
         try:
             metadata = self._host.metadata.state_machine
         except RequestError:
@@ -121,13 +129,13 @@ class TopologyFeed:
                 return  # a snapshot is being installed: its end is the next change
             raise
         update = pb.TopologyUpdate(cluster_id=self._host.cluster_id, metadata_revision=metadata.applied_index)
-        nodes = metadata.nodes()
-        if nodes != self._nodes:
-            self._nodes = nodes
-            update.has_brokers = True
-            update.brokers.extend(node_message(node) for node in nodes)
-        self._compare_topics(update)
-        self._compare_leaders(update)
+        try:
+            self._compare_nodes(metadata, update)
+            new_groups = self._compare_topics(metadata, update)
+            self._compare_leaders(new_groups, update)
+        except BaseException:
+            self._start_over()
+            raise
         if update.has_brokers or update.topics or update.deleted_topic_ids or update.leaders:
             self._updates.append(update)
             self.number += 1
@@ -136,28 +144,72 @@ class TopologyFeed:
                 if not changed.done():
                     changed.set_result(None)
 
-    def _compare_topics(self, update: pb.TopologyUpdate) -> None:
-        metadata = self._host.metadata.state_machine
-        topics = {topic.topic_id: topic for topic in metadata.topics()}
-        partitions = {
-            group_id: metadata.partition(group_id) for topic in topics.values() for group_id in topic.group_ids
-        }
-        for topic_id, topic in topics.items():
-            if self._topics.get(topic_id) is not topic or any(
-                self._partitions.get(group_id) is not partitions[group_id] for group_id in topic.group_ids
-            ):
-                update.topics.append(topic_message(metadata, topic))
-        update.deleted_topic_ids.extend(topic_id for topic_id in self._topics if topic_id not in topics)
-        self._topics, self._partitions = topics, partitions
+    def _start_over(self) -> None:
+        """Forget the table after a comparison that ended halfway. Every watcher will get the full table."""
+        self._nodes, self._topics, self._groups, self._leaders = (), {}, {}, {}
+        self._seen_topics = self._seen_groups = self._seen_leaders = -1
+        self._updates.clear()
+        self.number += 1
 
-    def _compare_leaders(self, update: pb.TopologyUpdate) -> None:
-        leaders: dict[int, tuple[int, int]] = {}
-        for group_id in self._partitions:
-            term, node_id = self._host.leadership.get(GroupId(group_id))
-            leader = leaders[group_id] = (node_id, term)
-            if self._leaders.get(group_id) != leader:
+    def _compare_nodes(self, metadata: Metadata, update: pb.TopologyUpdate) -> None:
+        nodes = metadata.nodes()
+        if nodes != self._nodes:
+            self._nodes = nodes
+            update.has_brokers = True
+            update.brokers.extend(node_message(node) for node in nodes)
+
+    def _compare_topics(self, metadata: Metadata, update: pb.TopologyUpdate) -> set[int]:
+        """Add the topics that changed to the update. Return the groups that are new."""
+        topic_ids = metadata.topic_changes.after(self._seen_topics)
+        group_ids = metadata.group_changes.after(self._seen_groups)
+        self._seen_topics, self._seen_groups = metadata.topic_changes.version, metadata.group_changes.version
+        if topic_ids is None or group_ids is None:
+            topic_ids, group_ids = sorted({*self._topics, *(topic.topic_id for topic in metadata.topics())}), []
+        changed, new_groups = set[int](), set[int]()
+        for topic_id in topic_ids:
+            topic, known = metadata.topic(topic_id), self._topics.pop(topic_id, None)
+            old_groups = {partition.group_id for partition in known.partitions} if known is not None else set[int]()
+            groups = set(topic.group_ids) if topic is not None else set[int]()
+            for group_id in old_groups - groups:
+                del self._groups[group_id]
+                self._leaders.pop(group_id, None)
+            new_groups |= groups - old_groups
+            if topic is not None:
+                message = self._topics[topic_id] = topic_message(metadata, topic)
+                self._groups |= {group_id: (topic_id, number) for number, group_id in enumerate(topic.group_ids)}
+                if message != known:
+                    changed.add(topic_id)
+            elif known is not None:
+                update.deleted_topic_ids.append(topic_id)
+        changed.update(self._groups[group_id][0] for group_id in group_ids if self._refresh(metadata, group_id))
+        update.topics.extend(self._topics[topic_id] for topic_id in sorted(changed))
+        return new_groups
+
+    def _refresh(self, metadata: Metadata, group_id: int) -> bool:
+        """Refresh a partition in the message of its topic. Return whether clients see a difference."""
+        partition, place = metadata.partition(group_id), self._groups.get(group_id)
+        if partition is None or place is None:
+            return False
+        topic_id, number = place
+        message, fresh = self._topics[topic_id].partitions[number], partition_message(number, group_id, partition)
+        if message == fresh:
+            return False
+        message.CopyFrom(fresh)
+        return True
+
+    def _compare_leaders(self, new_groups: set[int], update: pb.TopologyUpdate) -> None:
+        leadership = self._host.leadership
+        changed: Iterable[int] | None = leadership.changes.after(self._seen_leaders)
+        self._seen_leaders = leadership.changes.version
+        if changed is None:
+            changed = self._groups
+        for group_id in sorted(new_groups.union(changed)):
+            if group_id not in self._groups:
+                continue
+            term, node_id = leadership.get(GroupId(group_id))
+            if self._leaders.get(group_id) != (node_id, term):
+                self._leaders[group_id] = (node_id, term)
                 update.leaders.add(group_id=group_id, broker_id=node_id, leader_epoch=term)
-        self._leaders = leaders
 
 
 class TopologyService:

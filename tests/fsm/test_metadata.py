@@ -824,10 +824,62 @@ def test_indexes_equal_a_scan_of_the_rows(seed: int, length: int, is_restored: b
         assert not machine.is_uuid_retired(node.uuid)
     for topic in machine.topics():
         assert machine.topic_by_name(topic.name) == topic
+    assert {partition.group_id for partition in machine.short_partitions()} == {
+        group_id
+        for topic in machine.topics()
+        for group_id in topic.group_ids
+        if len(machine.partition(group_id).replicas) < topic.replication_factor
+    }
     assert set(machine.metadata_voters) <= {replica.replica_id for replica in machine.metadata_replicas} | {1}
     assert machine.partition_count == len(partitions)
     assert machine.topic_count == len(machine.topics())
     assert machine.revision <= machine.applied_index
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), length=st.integers(0, 60))
+def test_a_reader_of_changes_misses_none(seed: int, length: int) -> None:
+    """A reader that looks only at what changed since its last look, at random times, knows everything that a reader of everything knows."""
+    rng = random.Random(seed)
+    machine = Metadata()
+    partitions: dict[int, object] = {}
+    topics: dict[int, object] = {}
+    seen_groups = seen_topics = -1
+    for entry in histories.metadata_history(rng, length):
+        machine.apply(entry)
+        if rng.random() < 0.05:
+            adopted = Metadata()
+            adopted.restore(tuple(machine.rows()), machine.applied_index)
+            machine.adopt(adopted)
+        if rng.random() < 0.4:
+            groups, changed_topics = machine.group_changes.after(seen_groups), machine.topic_changes.after(seen_topics)
+            seen_groups, seen_topics = machine.group_changes.version, machine.topic_changes.version
+            everything = {group_id for topic in machine.topics() for group_id in topic.group_ids}
+            for group_id in everything | set(partitions) if groups is None else groups:
+                partitions[group_id] = machine.partition(group_id)
+            for topic_id in (
+                {one.topic_id for one in machine.topics()} | set(topics) if changed_topics is None else changed_topics
+            ):
+                topics[topic_id] = machine.topic(topic_id)
+            assert {key: one for key, one in partitions.items() if one} == {
+                key: machine.partition(key) for key in everything
+            }
+            assert [one for _, one in sorted(topics.items()) if one] == list(machine.topics())
+
+
+def test_a_change_of_a_recovered_group_is_also_one_of_the_group_that_it_replaced(cluster: Cluster) -> None:
+    """A broker keeps the files of the old group until the new one has them, so it must look at both."""
+    cluster.create("t", (1, 2, 3), (2, 3, 1))
+    seen = cluster.state.group_changes.version
+    assert isinstance(cluster.run(recover(cluster, cluster.partition(1).replicas[1].replica_id)), mc.Done)
+    changed = cluster.state.group_changes.after(seen)
+    assert changed is not None
+    assert changed[0] == 1
+    (recovery,) = cluster.state.recoveries()
+    assert recovery.group_id in changed
+    seen = cluster.state.group_changes.version
+    assert isinstance(cluster.run(mc.SetReplicas(recovery.group_id, (2, 3), cluster.state.revision)), mc.Done)
+    assert cluster.state.group_changes.after(seen) == [1, recovery.group_id]
 
 
 def test_a_large_topic_is_applied_quickly() -> None:

@@ -536,7 +536,7 @@ class SimRegistry(Registry):
         self._suspects = frozenset()
         self._replicas = {}
         self._retired = set()
-        self._sorted = None
+        self._live_in_group = {}
         for key, row in sorted(self._rows.items()):
             body = self._unsealed(key, row)
             if key == _NODE:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from raftmq.broker.cluster.replica_files import create_replica, open_replica
-from raftmq.broker.cluster.replica_manager import ReplicaManager
+from raftmq.broker.cluster.replica_manager import wanted_replica
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.log_partition import LogPartition
@@ -19,14 +19,16 @@ from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
-from raftmq.types import NodeId, ReplicaId
+from raftmq.types import GroupId, NodeId, ReplicaId
 
 from tests.support.fsm.harness import MetadataLog
 from tests.support.fsm.histories import register
 
 
 def hosted(log: MetadataLog, node_id: int) -> list[ReplicaId]:
-    return [key.replica_id for key in ReplicaManager._wanted(log.state, NodeId(node_id))]
+    groups = [GroupId(partition.group_id) for partition in log.state.partitions_of_node(node_id)]
+    keys = [wanted_replica(log.state, NodeId(node_id), group_id) for group_id in groups]
+    return [key.replica_id for key in keys if key is not None]
 
 
 def test_a_replica_whose_disk_was_lost_is_never_hosted_again() -> None:

@@ -15,7 +15,7 @@ from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.tables import encode_value
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import StorageFullError, StorageUnavailableError, UnsupportedFormatError
-from raftmq.types import GroupId
+from raftmq.types import METADATA_GROUP_ID, GroupId
 
 from tests.support.broker.harness import append_request, batch
 from tests.support.broker.waiting import until
@@ -174,6 +174,41 @@ async def test_a_replica_that_is_retired_while_it_opens_is_not_served(nodes, ope
     await until(lambda: key not in node.registry.live_replicas())
     assert group_id not in node.partitions
     assert key not in node.store.open_replicas()
+
+
+async def test_a_replica_that_is_retired_while_it_is_created_leaves(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True, writer_threads=2)
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def create_slowly(*arguments, **options):
+        begun.set()
+        assert may_go_on.wait(WAIT_SECONDS)
+        replica_files.create_replica(*arguments, **options)
+
+    monkeypatch.setattr(local_replicas, "create_replica", create_slowly)
+    creating = asyncio.ensure_future(create(node, "flights"))
+    await until(begun.is_set)
+    await node.grpc.admin.delete_topic(pb.DeleteTopicRequest(name="flights"), Call(node.loop.time() + WAIT_SECONDS))
+    await until(lambda: node.view.metadata.state_machine.topic_count == 0)
+    may_go_on.set()
+    await until(lambda: not node.replicas._working)
+    assert [key.group_id for key in node.registry.live_replicas()] == [METADATA_GROUP_ID]
+    assert not node.partitions
+    creating.cancel()
+
+
+async def test_a_change_of_metadata_costs_a_look_at_its_own_groups(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True)
+    await create(node, "many", 6)
+    await until(lambda: len(node.partitions) == 6 and not node.replicas._working)
+    looked_at = []
+    wanted = node.replicas._wanted_of
+    monkeypatch.setattr(node.replicas, "_wanted_of", lambda group_id: looked_at.append(group_id) or wanted(group_id))
+    topic = await create(node, "one-more")
+    (group_id,) = (partition.group_id for partition in topic.partitions)
+    await until(lambda: group_id in node.partitions)
+    assert set(looked_at) - {METADATA_GROUP_ID} == {group_id}
+    assert not node.standing.not_served()
 
 
 async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, monkeypatch):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services import topology
+from raftmq.fsm.metadata_commands import CreateTopic, DeleteTopic, PartitionPlan, RemoveReplica, SetReplicas
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId, NodeId, Term
 
@@ -64,6 +66,96 @@ async def test_changes_close_together_are_one_update(monkeypatch):
         update = await _next(watch)
         assert [t.name for t in update.topics] == ["a", "b", "c"]
         await watch.aclose()
+
+
+async def test_a_partition_that_moves_is_sent_when_clients_see_a_difference(monkeypatch):
+    monkeypatch.setattr(topology, "COALESCE_SECONDS", 0.0)
+    async with running() as node:
+        for number in (2, 3):
+            await node.register(number, f"uuid-{number}")
+        await node._metadata(CreateTopic("flights", "log", 1, {}, (PartitionPlan((1,)),) * 3))
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        full = await _next(watch)
+        group_id = full.topics[0].partitions[1].group_id
+        machine = node.metadata.state_machine
+        await node._metadata(SetReplicas(group_id, (2,), machine.partition(group_id).revision))
+        node.bump()
+        (moved,) = (await _next(watch)).topics
+        assert [list(one.replica_brokers) for one in moved.partitions] == [[1], [2], [1]]
+        assert [list(one.replica_brokers) for one in full.topics[0].partitions] == [[1], [1], [1]], "it was sent before"
+        (gone,) = machine.partition(group_id).retiring
+        number = node.topology._feed.number
+        await node._metadata(RemoveReplica(group_id, gone.replica_id))
+        node.topology._feed.advance()
+        assert node.topology._feed.number == number, "clients see no retiring replicas"
+        await watch.aclose()
+
+
+async def test_the_table_after_any_changes_equals_one_that_is_made_anew():
+    rng = random.Random(5)
+    async with running() as node:
+        for number in (2, 3):
+            await node.register(number, f"uuid-{number}")
+        feed, machine = topology.TopologyFeed(node), node.metadata.state_machine
+        client = {}
+        for step in range(60):
+            topics = machine.topics()
+            match rng.randrange(5):
+                case 0 if len(topics) < 6:
+                    plans = tuple(PartitionPlan((rng.randint(1, 3),)) for _ in range(rng.randint(1, 4)))
+                    await node._metadata(CreateTopic(f"t{step}", "log", 1, {}, plans))
+                case 1 if topics:
+                    await node._metadata(DeleteTopic(rng.choice(topics).topic_id))
+                case 2 | 3 if topics:
+                    partition = machine.partition(rng.choice(rng.choice(topics).group_ids))
+                    await node._metadata(SetReplicas(partition.group_id, (rng.randint(1, 3),), partition.revision))
+                case _ if topics:
+                    group_id = GroupId(rng.choice(rng.choice(topics).group_ids))
+                    node.leadership.claim(group_id, Term(100 + step), NodeId(rng.randint(1, 3)))
+                case _:
+                    pass
+            if rng.random() < 0.3:
+                continue
+            number = feed.number
+            feed.advance()
+            for update in feed.after(number):
+                client |= {topic.topic_id: topic for topic in update.topics}
+                client |= {("leader", leader.group_id): leader for leader in update.leaders}
+                for topic_id in update.deleted_topic_ids:
+                    del client[topic_id]
+            fresh = topology.TopologyFeed(node)
+            fresh.advance()
+            assert sorted(feed.full().topics, key=id_of) == sorted(fresh.full().topics, key=id_of)
+            assert sorted(map(str, feed.full().leaders)) == sorted(map(str, fresh.full().leaders))
+            assert sorted((one for one in client.values() if isinstance(one, pb.Topic)), key=id_of) == sorted(
+                fresh.full().topics, key=id_of
+            )
+            assert all(client["leader", leader.group_id] == leader for leader in fresh.full().leaders)
+
+
+async def test_watchers_get_the_full_table_after_a_comparison_that_failed_halfway(monkeypatch):
+    async with running() as node:
+        feed = topology.TopologyFeed(node)
+        await node.topic("a")
+        feed.advance()
+        number = feed.number
+        await node.topic("b")
+        monkeypatch.setattr(feed, "_compare_leaders", fail)
+        with pytest.raises(RuntimeError, match="a defect"):
+            feed.advance()
+        monkeypatch.undo()
+        feed.advance()
+        assert feed.after(number) is None
+        assert [topic.name for topic in feed.full().topics] == ["a", "b"]
+        assert len(feed.full().leaders) == 2
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("a defect")
+
+
+def id_of(topic: pb.Topic) -> int:
+    return topic.topic_id
 
 
 async def test_deleted_topics_and_new_nodes_are_sent():
