@@ -97,8 +97,9 @@ SEARCH_EVERY = 3
 class Checker:
     """The invariants of one run and the data that they remember."""
 
-    def __init__(self, cluster: Cluster, *, is_forgetful: bool = False) -> None:
+    def __init__(self, cluster: Cluster, *, is_forgetful: bool = False, look_seconds: float = LOOK_SECONDS) -> None:
         self._cluster = cluster
+        self._look_seconds = look_seconds
         self._memory = Memory(is_forgetful=is_forgetful)
         self.violation: InvariantViolation | None = None
         self.committed = CommittedLog()
@@ -155,7 +156,7 @@ class Checker:
         cluster.on_process.append(self._watch)
         cluster.on_broken_replica.append(lambda *arguments: self.judge(self._on_broken, *arguments))
         cluster.on_fatal_error.append(lambda *arguments: self.judge(self._on_fatal, *arguments))
-        cluster.loop.after(LOOK_SECONDS, None, self._look)
+        cluster.loop.after(self._look_seconds, None, self._look)
 
     @property
     def now(self) -> float:
@@ -487,7 +488,7 @@ class Checker:
             listener()
         if self._looks % COMPARE_EVERY == 0:
             self.compare_states()
-        self._cluster.loop.after(LOOK_SECONDS, None, self._look)
+        self._cluster.loop.after(self._look_seconds, None, self._look)
 
     def compare_states(self) -> None:
         """Check that replicas of a group with the same applied index are equal. Also counts recent entries, which is as expensive."""

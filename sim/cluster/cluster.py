@@ -100,6 +100,14 @@ class TightConfig(SimConfig):
         )
 
 
+class LargeConfig(SimConfig):
+    """The same configuration for many partitions: every file is looked at as rarely, in proportion to the work, as in production."""
+
+    def timing(self) -> Timing:
+        """See `BrokerConfig`."""
+        return replace(SimConfig.timing(self), scrub_pass_seconds=60.0)
+
+
 def forgetful(record: Callable[..., None]) -> Callable[..., None]:
     """Return a `record` that forgets some anonymous producers immediately, as determined by the log alone.
 
@@ -179,7 +187,7 @@ class ClusterSettings:
     disk_latency: float
     writer_threads: int
     metadata_voters: int
-    is_tight: bool = False
+    config_class: type[SimConfig] = SimConfig
 
 
 class Process:
@@ -351,8 +359,7 @@ class Cluster:
         settings = self.settings
         others = tuple(f"{m.name}:9401" for m in self.machines.values() if m is not machine)
         is_first = machine.number == 1 and not machine.has_new_disk
-        make = TightConfig if settings.is_tight else SimConfig
-        return make(
+        return settings.config_class(
             data_dir=Path(machine.name),
             listen=machine.address,
             peer_listen=f"{machine.name}:9401",

@@ -16,6 +16,7 @@ from dataclasses import replace
 import structlog
 from raftmq.fsm.metadata_commands import SetBalancing, SetNodeState
 
+from sim.cluster.cluster import LargeConfig
 from sim.cluster.faults import Nemesis
 from sim.cluster.options import FAULTS, Options, draw_options
 from sim.cluster.run import LivenessFailure, Outcome, Simulation, run_seed
@@ -23,7 +24,9 @@ from sim.cluster.run import LivenessFailure, Outcome, Simulation, run_seed
 BROKERS = 10
 NEW_BROKERS = 2
 PARTITIONS = 1_000
-MOVES_MAX = 20
+MOVES_MAX_MIN = 20
+PARTITIONS_PER_MOVE = 15
+"""With more partitions more of them move simultaneously, so that a step takes about as long."""
 STEP_SECONDS = 400.0
 """Virtual time within which one step must be complete. With 1,000 partitions a step moves up to 600 replicas."""
 _NOTICE_SECONDS = 2.0
@@ -67,12 +70,19 @@ class Growth(Simulation):
     forming_seconds = 120.0
     liveness_seconds = STEP_SECONDS
     look_seconds = 0.5
+    check_seconds = 1.0
     """The state of a thousand groups is not looked at a hundred times a second."""
+    config_class = LargeConfig
 
     def _disturb(self) -> None:
         self.nemesis = nemesis = Nemesis(self.cluster, replace(self.options, operate=0), self._child(), self.checker)
         self.workload.start()
-        self._order(nemesis, SetBalancing(auto_balance=True, moves_max=MOVES_MAX))
+        self._order(
+            nemesis,
+            SetBalancing(
+                auto_balance=True, moves_max=max(MOVES_MAX_MIN, self.options.partitions // PARTITIONS_PER_MOVE)
+            ),
+        )
         self._step(f"{NEW_BROKERS} brokers join", self._join)
         drained = next(
             int(machine.node.view.node_id)

@@ -20,8 +20,8 @@ from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
-from sim.cluster.checker import Checker
-from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimNode, scale
+from sim.cluster.checker import LOOK_SECONDS, Checker
+from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimConfig, SimNode, TightConfig, scale
 from sim.cluster.environment import ProcessEnded, SimParts
 from sim.cluster.faults import Nemesis
 from sim.cluster.invariants.dead_letters import watch_deaths
@@ -191,6 +191,8 @@ class Simulation:
     forming_seconds = FORMING_SECONDS
     liveness_seconds = LIVENESS_SECONDS
     look_seconds = _LOOK_SECONDS
+    config_class = SimConfig
+    check_seconds = LOOK_SECONDS
 
     def __init__(
         self,
@@ -222,7 +224,7 @@ class Simulation:
         self.cluster = Cluster(
             self.loop, self.network, self._child(), self._settings(), self.trace, build.node_class, build.parts_class
         )
-        self.checker = Checker(self.cluster, is_forgetful=options.is_forgetful)
+        self.checker = Checker(self.cluster, is_forgetful=options.is_forgetful, look_seconds=self.check_seconds)
         self.workload = Workload(self.cluster, self.checker, options, self._child())
         self.queues: QueueWorkload | None = None
         if self.queue_options is not None:
@@ -291,7 +293,7 @@ class Simulation:
             disk_latency=options.disk_latency,
             writer_threads=options.writer_threads,
             metadata_voters=options.metadata_voters,
-            is_tight=options.is_tight,
+            config_class=TightConfig if options.is_tight else self.config_class,
         )
 
     # ------------------------------------------------------------------------------------------------ trace
