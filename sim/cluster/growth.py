@@ -29,6 +29,8 @@ PARTITIONS_PER_MOVE = 15
 """With more partitions more of them move simultaneously, so that a step takes about as long."""
 STEP_SECONDS = 400.0
 """Virtual time within which one step must be complete. With 1,000 partitions a step moves up to 600 replicas."""
+_ENTRIES_BEHIND_MAX = 10
+"""Clients write all the time, so that among many partitions some replica always lacks the newest entries. At the end none may."""
 _NOTICE_SECONDS = 2.0
 """Time after which the controller has noticed a step."""
 _DONE = "done after"
@@ -73,6 +75,12 @@ class Growth(Simulation):
     check_seconds = 1.0
     """The state of a thousand groups is not looked at a hundred times a second."""
     config_class = LargeConfig
+
+    entries_behind_max = _ENTRIES_BEHIND_MAX
+
+    def _heal(self) -> None:
+        self.entries_behind_max = 0
+        super()._heal()
 
     def _disturb(self) -> None:
         self.nemesis = nemesis = Nemesis(self.cluster, replace(self.options, operate=0), self._child(), self.checker)
