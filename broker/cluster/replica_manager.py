@@ -169,7 +169,7 @@ class ReplicaManager:
         return sorted(wanted | known | self._served.keys())
 
     def _forget_unneeded(self, groups: Collection[GroupId]) -> None:
-        """Forget what is known about replicas of these groups that are neither wanted nor about to leave."""
+        """Forget the replicas of these groups that are neither wanted nor about to leave."""
         kept = {key for group_id in groups for key in (self._wanted_of(group_id), *self._leaving(group_id))}
         looked_at = set(groups)
         for known in (self.broken, self._troubles):

@@ -1,7 +1,7 @@
 """Serve Topology.Watch: the full table first, then the changes, for any number of watchers at the cost of one.
 
-One feed per node looks at what changed in metadata and leadership since its last update and creates one message from the difference. Every
-watcher is sent the same messages. A watcher that falls behind gets the full table again.
+One feed per node looks at the changes of metadata and leadership since its last update and creates one message from them. Every watcher is
+sent the same messages. A watcher that falls behind gets the full table again.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class TopologyFeed:
             await asyncio.sleep(max(COALESCE_SECONDS, _COALESCE_COST_FACTOR * (self._host.loop.time() - started)))
 
     def advance(self) -> None:
-        """Look at what changed since the last update, and add an update if clients must know of it.
+        """Look at the changes since the last update, and add an update if clients must know of them.
 
         Raises:
             RequestError: NOT_FORMED or NOT_READY.
