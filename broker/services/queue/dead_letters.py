@@ -61,6 +61,9 @@ class DeadLetterCopier:
         self._appends = appends
         self._producer_ids = producer_ids
         self._calls = calls
+        self._queues: list[PartitionQueue] = []
+        """The partitions of queues here, as of `_topology_version`."""
+        self._topology_version = -1
         self._turns: set[GroupId] = set()
         """The groups of the partitions whose turn it is."""
         self._throttle = LogThrottle()
@@ -75,10 +78,10 @@ class DeadLetterCopier:
                 await asyncio.sleep(LOOK_SECONDS)
 
     def _begin_turns(self, tasks: asyncio.TaskGroup) -> None:
-        now = self._host.loop.time()
-        due = [
-            one for one in self._locator.here() if one.replica.group_id not in self._turns and one.copies.is_due(now)
-        ]
+        now, version = self._host.loop.time(), self._host.topology_version()
+        if version != self._topology_version:  # so that many partitions of logs are not looked at ten times a second
+            self._topology_version, self._queues = version, self._locator.here()
+        due = [one for one in self._queues if one.replica.group_id not in self._turns and one.copies.is_due(now)]
         due.sort(key=lambda one: one.copies.begun_at)
         for partition in due[: TURNS_MAX - len(self._turns)]:
             group_id = partition.replica.group_id

@@ -482,3 +482,20 @@ async def test_clients_cannot_take_the_names_of_the_brokers_producers(tmp_path: 
     async with queue_node(tmp_path) as node:
         with pytest.raises(RequestError, match="reserved for brokers"):
             await node.log.init_producer(pb.InitProducerRequest(name="~dead/1"), node.call())
+
+
+async def test_partitions_are_not_listed_again_while_nothing_changed(
+    node: QueueNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search for dead messages runs ten times a second, and a broker may have a thousand partitions of logs."""
+    await topics(node)
+    listed: list[int] = []
+    here = node.dead_letters._locator.here
+    monkeypatch.setattr(node.dead_letters._locator, "here", lambda: listed.append(1) or here())
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(3):
+            node.dead_letters._begin_turns(tasks)
+        assert len(listed) == 1
+        await node.queue("another")
+        node.dead_letters._begin_turns(tasks)
+        assert len(listed) == 2
