@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -23,6 +25,11 @@ class TraceContext(NamedTuple):
 def pack_context(context: TraceContext) -> bytes:
     """Return a context in its packed form."""
     return _CONTEXT.pack(context.trace_id.to_bytes(16), context.span_id.to_bytes(8), context.flags)
+
+
+def join_contexts(packed: Iterable[bytes]) -> bytes:
+    """Return packed contexts, each once, as many as a request may have. Empty ones are left out."""
+    return b"".join(islice(filter(None, dict.fromkeys(packed)), CONTEXTS_MAX))
 
 
 def unpack_contexts(data: bytes) -> list[TraceContext]:

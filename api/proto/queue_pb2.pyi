@@ -1053,20 +1053,22 @@ class LeasedMessages(_message.Message):
     def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., block: _Optional[bytes] = ...) -> None: ...
 
 class QueueStreamRequest(_message.Message):
-    __slots__ = ("open", "messages_limit", "bytes_limit", "acks", "correlation_id", "goodbye")
+    __slots__ = ("open", "messages_limit", "bytes_limit", "acks", "correlation_id", "goodbye", "trace_contexts")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_LIMIT_FIELD_NUMBER: _ClassVar[int]
     BYTES_LIMIT_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXTS_FIELD_NUMBER: _ClassVar[int]
     open: QueueStreamOpen
     messages_limit: int
     bytes_limit: int
     acks: _containers.RepeatedCompositeFieldContainer[PartitionAck]
     correlation_id: int
     goodbye: bool
-    def __init__(self, open: _Optional[_Union[QueueStreamOpen, _Mapping]] = ..., messages_limit: _Optional[int] = ..., bytes_limit: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ..., correlation_id: _Optional[int] = ..., goodbye: bool = ...) -> None: ...
+    trace_contexts: bytes
+    def __init__(self, open: _Optional[_Union[QueueStreamOpen, _Mapping]] = ..., messages_limit: _Optional[int] = ..., bytes_limit: _Optional[int] = ..., acks: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ..., correlation_id: _Optional[int] = ..., goodbye: bool = ..., trace_contexts: _Optional[bytes] = ...) -> None: ...
 
 class QueueStreamOpen(_message.Message):
     __slots__ = ("metadata_revision", "topic_id", "lease_ms", "tenants", "auto_accept")

@@ -57,8 +57,8 @@ class Tracing:
         found = trace.get_current_span(parent).get_span_context()
         return self._begin(method, parent, [], is_sampled=found.trace_flags.sampled if found.is_valid else None)
 
-    def begin_append(self, method: str, trace_contexts: bytes) -> Span | None:
-        """Begin the span of an `AppendRequest` with these contexts, or return None if it has none."""
+    def begin_linked(self, method: str, trace_contexts: bytes) -> Span | None:
+        """Begin the span of a request with these contexts (as in `AppendRequest`), or return None if it has none."""
         found = [
             SpanContext(one.trace_id, one.span_id, is_remote=True, trace_flags=TraceFlags(one.flags))
             for one in unpack_contexts(trace_contexts)

@@ -114,7 +114,7 @@ class GrpcServer:
         self.coordinator = GroupCoordinator(host, plans or ProcessPlanRunner(host.timing.assignor_seconds_max))
         self.groups = GroupsService(host, leader, self.coordinator, PartitionLeaders(host, calls, self.offsets))
         self.data_tokens = DataTokens(host.loop)
-        self.queue = QueueService(host, host.partitions)
+        self.queue = QueueService(host, host.partitions, tracing)
         self.dead_letters = DeadLetterCopier(host, host.partitions, self.log, producer_ids, calls)
         queues = QueuePartitions(host, host.partitions, self.metrics)
         self.services = Services(

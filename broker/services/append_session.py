@@ -108,7 +108,7 @@ class AppendSession:
         seconds = min(message.timeout_ms / 1000 or DEFAULT_CALL_SECONDS, seconds_max)
         request = _Request(message, answer, self._loop.time() + seconds)
         if self._metrics.tracing is not None:
-            request.span = self._metrics.tracing.begin_append(self._method, message.trace_contexts)
+            request.span = self._metrics.tracing.begin_linked(self._method, message.trace_contexts)
         if not self._is_held(message):
             if self._begin_now(request):
                 return

@@ -81,6 +81,14 @@ def fail(span: Span, kind: str, message: str, error: BaseException | None = None
         span.record_exception(error)
 
 
+def _packed(span: Span) -> bytes:
+    """Return a span's context for the broker, or nothing if its trace is not sampled."""
+    found = span.get_span_context()
+    if not found.trace_flags.sampled:
+        return b""
+    return pack_context(TraceContext(found.trace_id, found.span_id, found.trace_flags))
+
+
 class SentBatch(Protocol):
     """A batch, as the spans of its records see it."""
 
@@ -98,9 +106,7 @@ class SendSpan:
     def __init__(self, span: Span, *, is_bulk: bool) -> None:
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, _ROOT))
-        found = span.get_span_context()
-        packed = pack_context(TraceContext(found.trace_id, found.span_id, found.trace_flags))
-        self.trace_context = packed if found.trace_flags.sampled else b""
+        self.trace_context = _packed(span)
         """The context for the broker, or nothing if the trace is not sampled."""
         self._span = span
         self.headers = tuple((name, value.encode()) for name, value in carrier.items())
@@ -191,6 +197,11 @@ class Tracing:
         if trace.get_current_span().is_recording():
             _PROPAGATOR.inject(carrier)
         return carrier
+
+    def active_context(self) -> bytes:
+        """Return the context of the active span for the broker, or nothing, as `carrier` does."""
+        span = trace.get_current_span()
+        return _packed(span) if span.is_recording() else b""
 
     # ---------------------------------------------------------------------------------------------------------- receiving
 

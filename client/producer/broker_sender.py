@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 from raftmq.client.base import settings
@@ -26,15 +25,9 @@ from raftmq.client.producer.append_request import PartitionBatches, serialize_ap
 from raftmq.client.producer.partition_queue import AnyPartitionQueue, Attempt
 from raftmq.errors import BrokenConnectionError, RaftMQError
 from raftmq.proto import queue_pb2 as pb
-from raftmq.trace_context import CONTEXTS_MAX
+from raftmq.trace_context import join_contexts
 
 SentPartition = tuple[AnyPartitionQueue, list[Attempt]]
-
-
-def _trace_contexts(sent: list[SentPartition]) -> bytes:
-    """Return the contexts of the spans that sent records of these batches, as many as a request may have."""
-    spans = (span for _, attempts in sent for attempt in attempts for span in attempt.batch.spans)
-    return b"".join(islice(dict.fromkeys(span.trace_context for span in spans), CONTEXTS_MAX))
 
 
 class AnswerHandler(Protocol):
@@ -251,7 +244,9 @@ class BrokerSender:
                 PartitionBatches(queue.topic_id, queue.partition, [attempt.batch.sealed for attempt in attempts])
                 for queue, attempts in sent
             ],
-            _trace_contexts(sent),
+            join_contexts(
+                span.trace_context for _, attempts in sent for attempt in attempts for span in attempt.batch.spans
+            ),
         )
         record_count = sum(attempt.batch.count for _, attempts in sent for attempt in attempts)
         self._pending[self._last_correlation_id] = _Request(sent, payload_bytes, record_count, now)

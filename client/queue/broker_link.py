@@ -19,6 +19,7 @@ from raftmq.client.connection.queue_stream import QueueStream
 from raftmq.client.connection.resolver import Resolver
 from raftmq.errors import BrokenConnectionError, Outcome, ProtocolError, RaftMQError
 from raftmq.proto import queue_pb2 as pb
+from raftmq.trace_context import join_contexts
 
 
 class Shipment(Protocol):
@@ -27,6 +28,11 @@ class Shipment(Protocol):
     @property
     def ack(self) -> pb.PartitionAck:
         """Return the request."""
+        ...
+
+    @property
+    def trace_contexts(self) -> list[bytes]:
+        """Return the contexts of the spans that settle."""
         ...
 
     def on_result(self, result: pb.PartitionAckResult) -> None:
@@ -195,6 +201,7 @@ class BrokerLink:
             self._last_correlation_id += 1
             request.correlation_id = self._last_correlation_id
             request.acks.extend(shipment.ack for shipment in shipments)
+            request.trace_contexts = join_contexts(one for shipment in shipments for one in shipment.trace_contexts)
             self._sent[self._last_correlation_id] = _Sent(shipments, self._loop.time())
         self._granted = self._wanted
         self._is_writable = self._stream.write(request)

@@ -71,6 +71,7 @@ class _Declined:
 
     def __init__(self, ack: pb.PartitionAck) -> None:
         self.ack = ack
+        self.trace_contexts: list[bytes] = []
 
     def on_result(self, result: pb.PartitionAckResult) -> None:
         """See `Shipment`."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import Transport
 from raftmq.client.membership.heartbeat_runner import HeartbeatRunner, run_background_calls
@@ -40,6 +41,7 @@ class LeaseDesk:
         self._topic = topic
         self._on_crash = on_crash
         self._check_caller = check_caller
+        self._tracing = active_tracing()
         self._loop = asyncio.get_running_loop()
         self._intakes: dict[LeaseOptions, Intake] = {}
         """The intake used last is the last one."""
@@ -70,7 +72,8 @@ class LeaseDesk:
         puts: tuple[CheckedMessage, ...] = (),
     ) -> asyncio.Future[list[Verdict]]:
         """Implement `LeaseOffice.settle`."""
-        return self._settler.settle([Settlement(lease, operation, detail, puts) for lease in leases])
+        context = b"" if self._tracing is None else self._tracing.active_context()
+        return self._settler.settle([Settlement(lease, operation, detail, puts, context) for lease in leases])
 
     def hold(self, leases: Sequence[Lease]) -> None:
         """Implement `LeaseOffice.hold`."""

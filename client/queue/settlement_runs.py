@@ -23,6 +23,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """The arguments of the operation. None: it has none."""
     puts: tuple[CheckedMessage, ...] = ()
     """Messages that are put in the same entry, with an acceptance."""
+    trace_context: bytes = b""
+    """Of the span that settles. Empty: there is none."""
 
     @property
     def work(self) -> int:

@@ -110,6 +110,10 @@ class _Request:
         """Whether such an attempt was made under a number whose answer nobody remembers."""
         self._owner = owner
 
+    @property
+    def trace_contexts(self) -> list[bytes]:
+        return [one.settlement.trace_context for one in self.waiting]
+
     def on_result(self, result: pb.PartitionAckResult) -> None:
         self._owner.on_result(self, result)
 

@@ -76,7 +76,8 @@ def test_the_programs_of_the_page_give_the_trace_that_it_shows(
     assert processed.parent_span_id == put.span_id
     assert collector.named("smtp").parent_span_id == processed.span_id
     appended = [collector.named("Append", parent=one) for one in (sent, put)]
-    assert {span.trace_id for span in (sent, put, processed, *appended)} == {root.trace_id}
+    settled = collector.named("Ack", parent=processed)
+    assert {span.trace_id for span in (sent, put, processed, settled, *appended)} == {root.trace_id}
     found = attributes_of(appended[0])
     assert found["messaging.destination.name"] == "orders"
     phases = [found[f"raftmq.{phase}_seconds"] for phase in ("queued", "disk", "replication", "apply")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.kinds import QUEUE
@@ -19,12 +20,18 @@ from raftmq.broker.services.queue.topics import QueueTopics
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import GroupId
 
+if TYPE_CHECKING:
+    from raftmq.broker.base.tracing import Tracing
+
 
 class QueueService:
     """The consumers of one broker."""
 
-    def __init__(self, host: ServiceHost, partitions: Mapping[GroupId, Partition]) -> None:
+    def __init__(
+        self, host: ServiceHost, partitions: Mapping[GroupId, Partition], tracing: Tracing | None = None
+    ) -> None:
         self._host = host
+        self._tracing = tracing
         self._locator = Locator(host, partitions, QUEUE)
         self._topics = QueueTopics(host, partitions, self._locator)
         self._deliveries = Deliveries(host)
@@ -50,7 +57,9 @@ class QueueService:
 
     def consumer_stream(self, principal: Principal, on_changed: Callable[[], None]) -> ConsumerStream:
         """Return a stream for any transport. See `ConsumerStream`."""
-        return ConsumerStream(self._host, self._topics, self._deliveries, self._settlements, principal, on_changed)
+        return ConsumerStream(
+            self._host, self._topics, self._deliveries, self._settlements, principal, on_changed, self._tracing
+        )
 
     async def ack(self, request: pb.AckRequest, call: Call) -> pb.AckResponse:
         """Settle messages of many partitions, each with its own result."""

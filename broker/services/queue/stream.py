@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import CALL_SECONDS_MAX, Call, Principal
@@ -23,7 +23,13 @@ from raftmq.broker.services.queue.deliveries import Deliveries, Delivery
 from raftmq.broker.services.queue.poll import block_message, requested_lease_ms, wanted_messages
 from raftmq.broker.services.queue.settlements import Settlements, settled_messages
 from raftmq.broker.services.queue.topics import QueueTopics
+from raftmq.broker.services.request_metrics import OK
+from raftmq.methods import ACK
 from raftmq.proto import queue_pb2 as pb
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+    from raftmq.broker.base.tracing import Tracing
 
 ACKS_IN_FLIGHT_MAX: Final = 64
 """Requests with settlements of one gRPC stream whose answers are not written. Further ones are not read. A client has five per partition."""
@@ -53,13 +59,15 @@ class _Response:
 class _Acks:
     """The settlements of one request, partition by partition."""
 
-    __slots__ = ("begun", "message", "on_answered", "undecided")
+    __slots__ = ("begun", "message", "on_answered", "span", "undecided")
 
     def __init__(self, message: pb.QueueStreamRequest, on_answered: Callable[[], None]) -> None:
         self.message = message
         self.on_answered = on_answered
         self.begun: list[asyncio.Future[object] | RequestError] = []
         self.undecided = 0
+        self.span: Span | None = None
+        """None: it has none."""
 
 
 class ConsumerStream:
@@ -73,6 +81,7 @@ class ConsumerStream:
         settlements: Settlements,
         principal: Principal,
         on_changed: Callable[[], None],
+        tracing: Tracing | None = None,
     ) -> None:
         """Take the caller, and `on_changed`, which is called when there may be a response, or the stream may be over."""
         self._host = host
@@ -81,6 +90,7 @@ class ConsumerStream:
         self._settlements = settlements
         self._principal = principal
         self._on_changed = on_changed
+        self._tracing = tracing
         self._credit = Credit()
         self._consumer: QueueConsumer | None = None
         self._outgoing: deque[_Response] = deque()
@@ -163,6 +173,8 @@ class ConsumerStream:
         check_partitions(len(request.acks))
         acks = _Acks(request, on_answered)
         self._unanswered += 1
+        if self._tracing is not None:
+            acks.span = self._tracing.begin_linked(ACK.name, request.trace_contexts)
         for ack in request.acks:
             begun = self._settlements.begin(ack, self._principal)
             acks.begun.append(begun)
@@ -184,6 +196,8 @@ class ConsumerStream:
             message.results.append(result)
             if self._consumer is not None and not result.HasField("error"):
                 self._consumer.on_settled(ack.partition, settled_messages(ack))
+        if self._tracing is not None and acks.span is not None:
+            self._tracing.end(acks.span, _outcome_of(message.results))
         self._outgoing.append(_Response(message, [], partial(self._on_answered, acks)))
         self._on_changed()
         if self._consumer is not None:
@@ -247,6 +261,11 @@ class ConsumerStream:
             if one.queue.replica.is_leader
         )
         return min(sum(counts), _READY_MAX)
+
+
+def _outcome_of(results: Iterable[pb.PartitionAckResult]) -> str:
+    """Return the code of the first refused partition, or OK."""
+    return next((pb.ErrorCode.Name(one.error.code) for one in results if one.HasField("error")), OK)
 
 
 class GrpcConsumerStream:

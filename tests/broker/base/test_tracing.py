@@ -60,7 +60,7 @@ async def test_a_call_of_a_sampled_trace_is_a_child_of_its_caller(tracing: Traci
 
 def test_a_call_of_a_trace_that_is_not_sampled_has_no_span(tracing: Tracing) -> None:
     assert tracing.begin("Ack", metadata(0)) is None
-    assert tracing.begin_append("Append", pack_context(TraceContext(1, 2, 0))) is None
+    assert tracing.begin_linked("Append", pack_context(TraceContext(1, 2, 0))) is None
 
 
 @pytest.mark.parametrize(("drawn", "has_span"), [(0.0, True), (0.499, True), (0.5, False), (0.999, False)])
@@ -68,14 +68,14 @@ def test_a_share_of_the_calls_without_a_trace_begins_one(drawn: float, has_span:
     tracing = Tracing(TracerProvider(shutdown_on_exit=False), 0.5, lambda: drawn)
     assert (tracing.begin("Poll") is not None) == has_span
     assert (tracing.begin("Poll", [("traceparent", "nonsense")]) is not None) == has_span
-    assert (tracing.begin_append("Append", b"short") is not None) == has_span
+    assert (tracing.begin_linked("Append", b"short") is not None) == has_span
 
 
 def test_an_append_is_a_child_of_the_first_send_and_linked_to_the_others(
     tracing: Tracing, kept: InMemorySpanExporter
 ) -> None:
     unsampled = TraceContext(5, 6, 0)
-    span = tracing.begin_append("Append", b"".join(map(pack_context, (unsampled, SAMPLED, OTHER))))
+    span = tracing.begin_linked("Append", b"".join(map(pack_context, (unsampled, SAMPLED, OTHER))))
     assert span is not None
     tracing.end(span, "OK")
     (ended,) = kept.get_finished_spans()

@@ -202,8 +202,10 @@ async def test_messages_of_a_queue_carry_the_context_of_their_put(cluster: FakeC
             messages = await queue.get_many(max_messages=3, wait_ms=1000)
             while len(messages) < 3:
                 messages += await queue.get_many(max_messages=3, wait_ms=1000)
-        for message in messages:
-            await message.ack()
+        with traced.active("settler") as settler:
+            await queue.ack_many(messages)
+    settled = [one for _, request in cluster.stream_requests for one in unpack_contexts(request.trace_contexts)]
+    assert {context.span_id for context in settled} == {settler.span_id}
     one, many = traced.ended("send jobs")
     by_value = {message.value: dict(message.headers) for message in messages}
     assert by_value[b"a"] == {"own": b"1", "traceparent": traceparent(one.context)}
