@@ -16,7 +16,7 @@ from typing import Final, Protocol, cast
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
@@ -81,6 +81,14 @@ def fail(span: Span, kind: str, message: str, error: BaseException | None = None
         span.record_exception(error)
 
 
+def _headers_of(found: SpanContext) -> tuple[tuple[str, bytes], ...]:
+    """Return the headers of a span's context, as the propagator writes them. It takes four times as long."""
+    parent = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}".encode()
+    if not found.trace_state:
+        return (("traceparent", parent),)
+    return (("traceparent", parent), ("tracestate", found.trace_state.to_header().encode()))
+
+
 def _packed(span: Span) -> bytes:
     """Return a span's context for the broker, or nothing if its trace is not sampled."""
     found = span.get_span_context()
@@ -104,12 +112,10 @@ class SendSpan:
     __slots__ = ("_is_bulk", "_position", "_record_count", "_span", "_waits_for", "headers", "trace_context")
 
     def __init__(self, span: Span, *, is_bulk: bool) -> None:
-        carrier: dict[str, str] = {}
-        _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, _ROOT))
         self.trace_context = _packed(span)
         """The context for the broker, or nothing if the trace is not sampled."""
         self._span = span
-        self.headers = tuple((name, value.encode()) for name, value in carrier.items())
+        self.headers = _headers_of(span.get_span_context())
         """The context for consumers, as headers."""
         self._is_bulk = is_bulk
         self._position = 0

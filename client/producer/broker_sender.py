@@ -19,6 +19,7 @@ from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ProducerCounters
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.connection.append_stream import AppendStream, SerializedAppend
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.producer.append_request import PartitionBatches, serialize_append
@@ -28,6 +29,13 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.trace_context import join_contexts
 
 SentPartition = tuple[AnyPartitionQueue, list[Attempt]]
+
+
+def _trace_contexts(sent: list[SentPartition]) -> bytes:
+    """Return the contexts of the spans that sent records of these batches."""
+    return join_contexts(
+        span.trace_context for _, attempts in sent for attempt in attempts for span in attempt.batch.spans
+    )
 
 
 class AnswerHandler(Protocol):
@@ -72,6 +80,7 @@ class BrokerSender:
         self._request_timeout_seconds = request_timeout_seconds
         self._counters = counters
         self._on_crash = on_crash
+        self._is_traced = active_tracing() is not None
         self._loop = asyncio.get_running_loop()
         self._queues: dict[AnyPartitionQueue, None] = {}
         self._pending: dict[int, _Request] = {}
@@ -244,9 +253,7 @@ class BrokerSender:
                 PartitionBatches(queue.topic_id, queue.partition, [attempt.batch.sealed for attempt in attempts])
                 for queue, attempts in sent
             ],
-            join_contexts(
-                span.trace_context for _, attempts in sent for attempt in attempts for span in attempt.batch.spans
-            ),
+            _trace_contexts(sent) if self._is_traced else b"",
         )
         record_count = sum(attempt.batch.count for _, attempts in sent for attempt in attempts)
         self._pending[self._last_correlation_id] = _Request(sent, payload_bytes, record_count, now)

@@ -15,6 +15,7 @@ from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail, name_of
 from raftmq.client.base.logs import log
+from raftmq.client.base.tracing import active_tracing
 from raftmq.client.connection.queue_stream import QueueStream
 from raftmq.client.connection.resolver import Resolver
 from raftmq.errors import BrokenConnectionError, Outcome, ProtocolError, RaftMQError
@@ -80,6 +81,7 @@ class BrokerLink:
         self._make_open = make_open
         self._recipient = recipient
         self._on_crash = on_crash
+        self._is_traced = active_tracing() is not None
         self._loop = asyncio.get_running_loop()
         self._stream: QueueStream | None = None
         self._is_writable = True
@@ -201,7 +203,8 @@ class BrokerLink:
             self._last_correlation_id += 1
             request.correlation_id = self._last_correlation_id
             request.acks.extend(shipment.ack for shipment in shipments)
-            request.trace_contexts = join_contexts(one for shipment in shipments for one in shipment.trace_contexts)
+            if self._is_traced:
+                request.trace_contexts = join_contexts(one for shipment in shipments for one in shipment.trace_contexts)
             self._sent[self._last_correlation_id] = _Sent(shipments, self._loop.time())
         self._granted = self._wanted
         self._is_writable = self._stream.write(request)

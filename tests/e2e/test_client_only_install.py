@@ -141,6 +141,11 @@ def test_local_cluster_names_the_extra_that_it_needs(environment: Path) -> None:
     assert done.stderr.endswith("pip install 'raftmq[server]'\n")
 
 
+def test_the_module_for_tracing_names_the_extra_that_it_needs(environment: Path) -> None:
+    done = run(environment / "python", "-c", "import raftmq.tracing")
+    assert done.stderr.endswith("MissingExtraError: raftmq.tracing needs opentelemetry: pip install 'raftmq[otel]'\n")
+
+
 def test_the_project_depends_only_on_the_packages_of_a_client() -> None:
     assert [re.split(r"[<>=]", line)[0] for line in PROJECT["dependencies"]] == CLIENT_PACKAGES
 

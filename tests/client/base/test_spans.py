@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import SpanKind, StatusCode, TraceState
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from raftmq.client.base.spans import LINKS_MAX, Tracing, context_of
 from raftmq.client.base.tracing import active_tracing, joined_trace
 from raftmq.client.consumer.consumer import Consumer
@@ -275,3 +276,18 @@ def test_lines_of_the_sdk_have_the_ids_of_the_active_span(traced: Traced, caplog
 
 def test_a_program_without_a_provider_does_not_trace():
     assert active_tracing() is None
+
+
+def test_headers_are_those_of_the_propagator(traced: Traced):
+    state = TraceState.from_header(["vendor=1,ot=th:8"])
+    parent = trace.NonRecordingSpan(
+        trace.SpanContext(1, 2, is_remote=True, trace_flags=trace.TraceFlags(1), trace_state=state)
+    )
+    with trace.use_span(parent):
+        sent = Tracing(traced.provider).begin_send("t", "client")
+    assert sent is not None
+    carrier: dict[str, str] = {}
+    with trace.use_span(sent._span):
+        TraceContextTextMapPropagator().inject(carrier)
+    assert {name: value.decode() for name, value in sent.headers} == carrier
+    assert carrier["tracestate"] == "vendor=1,ot=th:8"

@@ -28,7 +28,7 @@ class Collector(TraceServiceServicer):
         self.spans: list[Span] = []
         self.services: set[str] = set()
         self._server = grpc.server(ThreadPoolExecutor(max_workers=2))
-        add_TraceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]  # generated
+        add_TraceServiceServicer_to_server(self, self._server)
         self.endpoint = f"http://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
     def Export(  # noqa: N802 - the protocol's name
