@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from raftmq.fsm.queue.levels import DUE_LEVEL
+
 from sim.cluster.mutants.registry import queue_mutant, replace_method
 
 
@@ -203,7 +205,7 @@ def repeats_enqueued() -> None:
 
 @queue_mutant(
     "an entry promotes everything that is due",
-    queues={"is_work_small": True, "producers": 6, "workers": 1, "pause_seconds": 0.02},
+    queues={"is_work_small": True, "starts_at_level": DUE_LEVEL, "producers": 6, "workers": 1, "pause_seconds": 0.02},
     all_down=8,
     fault_every=0.6,
 )
@@ -213,6 +215,29 @@ def housekeeping_without_bound() -> None:
     for name in ("_end_leases", "_promote"):
         replace_method(
             housekeeping, name, lambda original: lambda state, *arguments: original(state, *arguments[:-1], 1 << 30)
+        )
+
+
+@queue_mutant(
+    "leases that end leave no room for promotions",
+    queues={
+        "is_work_small": True,
+        "starts_at_level": DUE_LEVEL,
+        "producers": 6,
+        "pause_seconds": 0.02,
+        "lease_ms": 400,
+    },
+    all_down=8,
+    fault_every=0.6,
+)
+def promotions_without_share() -> None:
+    from raftmq.fsm.queue import housekeeping
+
+    for name in ("_end_leases", "_expire"):
+        replace_method(
+            housekeeping,
+            name,
+            lambda original: lambda state, *arguments: original(state, *arguments[:-1], 2 * arguments[-1] - 1),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, fields
 
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.queue.limits import MemoryBounds
 from raftmq.fsm.topic_kinds import QUEUE, TOPIC_KINDS
 
@@ -46,7 +47,7 @@ class QueueOptions:
     tail_entries: int
     """Entries of a log that are kept before the durable state."""
     starts_at_level: int
-    """Feature level of the new cluster. Queue topics need level 2."""
+    """Feature level of the new cluster. Queue topics need level 2. Clusters of the first level are raised to the highest one."""
     attempts_max: int
     """Of the topic without the order of keys."""
     message_ttl_ms: int
@@ -96,7 +97,7 @@ def draw_queue_options(rng: random.Random) -> QueueOptions:
         write_back_seconds=choice((0.2, 0.6, 2.0)),
         write_back_rows_max=choice((20, 200, 20_000)),
         tail_entries=choice((3, 20)),
-        starts_at_level=choice((1, 2, 2)),
+        starts_at_level=choice((1, QUEUE_LEVEL, FEATURE_LEVEL)),
         attempts_max=choice((0, 2, 4)),
         message_ttl_ms=choice((0, 0, 2_500)),
         fairness=choice(("none", "round_robin", "weighted", "quiet_first")),

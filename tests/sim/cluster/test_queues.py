@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.errors import CommitFailedError
 from raftmq.storage.log_store import ReplicaKey
@@ -18,7 +19,7 @@ from raftmq.types import LogIndex, Offset
 from sim.cluster.batch import run_batch, run_isolated
 from sim.cluster.cluster import Process
 from sim.cluster.options import FAULTS
-from sim.cluster.queues.options import DRAWN_EVERY, FIRST_DRAWN_SEED, draw_queue_options, has_queues
+from sim.cluster.queues.options import DRAWN_EVERY, FIRST_DRAWN_SEED, QUEUE_LEVEL, draw_queue_options, has_queues
 from sim.cluster.run import Build, Verdict
 from sim.cluster.world.disk import Disk, SimLogStore
 from sim.core.invariants.violation import demand
@@ -88,7 +89,7 @@ def test_options_of_queues_are_all_drawn() -> None:
     drawn = [draw_queue_options(random.Random(seed)) for seed in range(60)]
 
     assert {one.is_memory_tiny for one in drawn} == {one.is_work_small for one in drawn} == {True, False}
-    assert {one.starts_at_level for one in drawn} == {1, 2}
+    assert {one.starts_at_level for one in drawn} == {1, QUEUE_LEVEL, FEATURE_LEVEL}
     assert {one.all_down for one in drawn} == {0, 1}
     assert {one.schedules for one in drawn} == {0, 4, 8}
     assert {one.is_single_active for one in drawn} == {True, False}
