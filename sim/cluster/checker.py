@@ -17,7 +17,7 @@ from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
-from raftmq.errors import InvariantError
+from raftmq.errors import InvariantError, UnsupportedDataError
 from raftmq.fsm.log_commands import TrimLog, decode_command
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
@@ -443,14 +443,17 @@ class Checker:
         self._elections.setdefault(replica.group_id, ElectionSafety()).on_leader(replica.replica_id, change.term)
 
     def _on_broken(self, process: Process, replica: Replica[StateMachine], error: Exception) -> None:
-        """Check that a replica fell silent only because of damage by a fault, or a planted defect."""
+        """Check that a replica fell silent only because of a fault's damage, a planted defect, or rows that its program is too old to read."""
         self.broken_replicas += 1
         check_defect_stays(process.machine.name, error)
         if isinstance(error, PlantedDefect):
             return
         is_damaged = isinstance(error, DamagedReplicaError) and (process.machine.name, replica.key) in self.damaged
+        is_too_old = self._cluster.is_next_version and not process.host.is_next_version  # `LevelIsSupported` asks why
         demand(
-            is_damaged, "NoDefect", f"{process.machine.name} r{replica.replica_id} of g{replica.group_id}: {error!r}"
+            is_damaged or (is_too_old and isinstance(error, UnsupportedDataError)),
+            "NoDefect",
+            f"{process.machine.name} r{replica.replica_id} of g{replica.group_id}: {error!r}",
         )
 
     def _on_failure(self, process: Process, work: Work, error: BaseException) -> None:

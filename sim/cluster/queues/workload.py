@@ -10,6 +10,7 @@ from typing import Any
 
 from raftmq.client.admin.admin import Admin
 from raftmq.errors import RaftMQError, UnsupportedVersionError
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.queue.limits import LEASE_MS_MIN
 from raftmq.fsm.queue.topic_config import queue_settings
 
@@ -107,7 +108,9 @@ class QueueWorkload:
                         )  # fmt: skip
                     except UnsupportedVersionError:
                         self.ledger.counts["queue levels raised"] += 1
-                        await admin.raise_feature_level()
+                        await admin.raise_feature_level(
+                            FEATURE_LEVEL
+                        )  # never that of a next version: it may be taken back
                         continue
                     described = await admin.describe_topic(name)
                     return [partition.group_id for partition in described.partitions]
