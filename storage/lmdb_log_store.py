@@ -589,9 +589,9 @@ class LmdbLogStore:
         """See `StateStore.write_state`."""
         self._state(key).write(write)
 
-    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody]) -> None:
+    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody], after: int) -> bool:
         """See `StateStore.evacuate`."""
-        self._state(key).evacuate(bodies)
+        return self._state(key).evacuate(bodies, after)
 
     def delete_rows(self, key: ReplicaKey, rows: KeyRange, rows_max: int) -> bool:
         """See `StateStore.delete_rows`."""

@@ -154,10 +154,12 @@ class LmdbStateFile(LmdbFile):
             self._put_meta(transaction, meta)
         self.meta = meta
 
-    def evacuate(self, bodies: Sequence[LocatedBody]) -> None:
-        """Write the bodies of those messages that still have a location, and move `evacuated_through` to the last of all."""
+    def evacuate(self, bodies: Sequence[LocatedBody], after: int) -> bool:
+        """Write the bodies of those messages that still have a location, and move `evacuated_through` to the last of all. See `StateStore`."""
         self._touch(self.key)
         with self._writing:
+            if self.meta.evacuated_through != after:
+                return False
             check_evacuation(self.meta, bodies)
             meta = after_evacuation(self.meta, bodies)
             first_key = bodies[0][0][:-8] + (self.meta.evacuated_through + 1).to_bytes(8, "big")
@@ -168,6 +170,7 @@ class LmdbStateFile(LmdbFile):
                         put_rows(cursor, [_body_row(at, body) for at, body in block], self._undisturbed)
                 self._put_meta(transaction, meta)
             self.meta = meta
+        return True
 
     def delete(self, rows: KeyRange, rows_max: int) -> bool:
         """Delete the first rows of a range, and the bodies of deleted locations. Return True if as many as `rows_max` were found."""

@@ -349,9 +349,11 @@ class MemoryLogStore:
                 state.rows[row] = value
         state.meta = meta
 
-    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody]) -> None:
+    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody], after: int) -> bool:
         """See `StateStore.evacuate`."""
         state = self._state(key)
+        if state.meta.evacuated_through != after:
+            return False
         check_evacuation(state.meta, bodies)
         last = bodies[-1][0]
         waiting = {
@@ -362,6 +364,7 @@ class MemoryLogStore:
         for location, body in bodies_alive(bodies, waiting):
             state.rows[body_key(sequence_of(location))] = body
         state.meta = after_evacuation(state.meta, bodies)
+        return True
 
     def delete_rows(self, key: ReplicaKey, rows: KeyRange, rows_max: int) -> bool:
         """See `StateStore.delete_rows`."""

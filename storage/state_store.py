@@ -173,11 +173,18 @@ class StateStore(LogStore, Protocol):
         """Make a write-back durable in one transaction. After `StorageFullError` nothing was applied."""
         ...
 
-    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody]) -> None:
+    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody], after: int) -> bool:
         """Copy the next bodies into the state file, and move `evacuated_through` to the last of them, in one transaction.
 
         They are the bodies of all locations of one generation after `evacuated_through`, in order, as far as the caller wants. Those of
         messages that were finished in the meantime are skipped. Earlier generations are dead: their messages need no body.
+
+        Args:
+            key: The replica.
+            bodies: The bodies with their locations.
+            after: `evacuated_through` before the bodies were read.
+
+        Return False, and write nothing, if `evacuated_through` has changed: a snapshot has replaced the file, which may need other bodies.
         """
         ...
 

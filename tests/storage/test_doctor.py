@@ -437,7 +437,7 @@ def queue_dir(data_dir: Path) -> Path:
         append(store, *LogBuilder().many(4), key=QUEUE)
         rows = ((location_key(0, 0), b"home"), (location_key(0, 1), b"home"), (b"\x01", b"scalars"))
         store.write_state(QUEUE, StateWrite(index(8), rows))
-        store.evacuate(QUEUE, [(location_key(0, 0), b"first body")])
+        store.evacuate(QUEUE, [(location_key(0, 0), b"first body")], store.evacuated_through(QUEUE))
     registry.close(is_clean=True)
     return data_dir
 

@@ -371,7 +371,7 @@ def test_the_position_of_a_copy_is_read_before_its_rows(store: LmdbLogStore, mon
 
     def truncate_behind(path: Path) -> None:
         copy_to(path)
-        store.evacuate(KEY, [(location_key(0, 0), b"body")])
+        store.evacuate(KEY, [(location_key(0, 0), b"body")], store.evacuated_through(KEY))
         last = store.entries(KEY, index(8), index(8), MIB)[0]
         store.append_batch([(KEY, Update(truncation=position_after(last)))])
 
@@ -468,7 +468,7 @@ def test_the_position_of_a_snapshot_is_read_before_its_rows(
 
     def truncate_behind(ranges: Sequence[KeyRange] | None = None) -> tuple[StateMeta, RowStream]:
         opened = stream(ranges)
-        store.evacuate(KEY, [(location_key(0, 0), b"body")])
+        store.evacuate(KEY, [(location_key(0, 0), b"body")], store.evacuated_through(KEY))
         last = store.entries(KEY, index(8), index(8), MIB)[0]
         store.append_batch([(KEY, Update(truncation=position_after(last)))])
         return opened
@@ -551,7 +551,7 @@ def flip(path: Path, part: bytes, at: int = 0) -> None:
 def filled(store: LmdbLogStore) -> LmdbLogStore:
     """Return a store whose closed replica has rows in leaf pages and a body in pages of its own."""
     write(store, 8, *((b"row %d" % number, b"value %d" % number) for number in range(300)), (location_key(0, 3), b""))
-    store.evacuate(KEY, [(location_key(0, 3), b"large body " * 2000)])
+    store.evacuate(KEY, [(location_key(0, 3), b"large body " * 2000)], store.evacuated_through(KEY))
     store.close(KEY)
     return store
 
@@ -855,5 +855,5 @@ def test_an_evacuation_rests_as_a_write_does(store: LmdbLogStore, monkeypatch: p
     write(store, 8, *((location, b"") for location in locations))
     clock = SimpleNamespace(perf_counter=lambda: next(seconds), sleep=rests.append)
     monkeypatch.setattr("raftmq.storage.lmdb_state_file.time", clock)
-    store.evacuate(KEY, [(location, b"body") for location in locations])
+    store.evacuate(KEY, [(location, b"body") for location in locations], store.evacuated_through(KEY))
     assert rests == [1, 1]

@@ -141,7 +141,7 @@ class TwinStateStores(RuleBasedStateMachine):
         gone = [sequence for sequence in chosen if data.draw(st.integers(0, 3), "finished") == 0]
         self._write(self.state_index, tuple((location_key(self.generation, n), None) for n in gone), None)
         bodies = [(location_key(self.generation, number), body_of(number)) for number in chosen]
-        self.both(lambda store: store.evacuate(KEY, bodies))
+        self.both(lambda store: store.evacuate(KEY, bodies, self.evacuated_through))
         self.evacuated_through = chosen[-1]
         self.rows |= {body_key(number): body_of(number) for number in chosen if number not in gone}
 

@@ -70,7 +70,8 @@ def located(*sequences: int, generation: int = 0) -> tuple[StateRow, ...]:
 
 
 def evacuate(store: Store, *sequences: int, generation: int = 0) -> None:
-    store.evacuate(KEY, [(location(sequence, generation), b"body %d" % sequence) for sequence in sequences])
+    bodies = [(location(sequence, generation), b"body %d" % sequence) for sequence in sequences]
+    assert store.evacuate(KEY, bodies, store.evacuated_through(KEY))
 
 
 def rows_of(store: Store) -> list[tuple[bytes, bytes]]:
@@ -215,7 +216,7 @@ def test_evacuated_bodies_are_read_back(store: Store) -> None:
     large = b"x" * (3 * MIB)
     write(store, 20, *located(3, 5, 8))
     evacuate(store, 3)
-    store.evacuate(KEY, [(location(5), large), (location(8), b"")])
+    store.evacuate(KEY, [(location(5), large), (location(8), b"")], 3)
     reopened(store)
     assert [store.read_body(KEY, sequence) for sequence in (3, 4, 5, 8, 9)] == [b"body 3", None, large, b"", None]
     assert store.evacuated_through(KEY) == 8
@@ -263,7 +264,7 @@ def test_an_impossible_evacuation_changes_nothing(store: Store, bodies: list[tup
     write(store, 20, *located(3, 5, 8))
     evacuate(store, 3)
     with pytest.raises(InvariantError, match=rule):
-        store.evacuate(KEY, bodies)
+        store.evacuate(KEY, bodies, 3)
     assert store.evacuated_through(KEY) == 3
 
 
@@ -324,6 +325,19 @@ def test_a_truncation_does_not_pass_the_durable_state(store: Store) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- installation
+
+
+def test_bodies_that_were_read_before_a_snapshot_are_not_evacuated(store: Store) -> None:
+    """Its file may need bodies that were evacuated in the one before it."""
+    append(store, *LogBuilder().many(4))
+    write(store, 8, *located(1, 2))
+    evacuate(store, 1)
+    after = store.evacuated_through(KEY)
+    store.install(KEY, hard(9, 2, 50), SNAPSHOT, iter([*located(1, 2)]))
+    before = (rows_of(store), store.evacuated_through(KEY))
+
+    assert not store.evacuate(KEY, [(location(2), b"body 2")], after)
+    assert (rows_of(store), store.evacuated_through(KEY)) == before
 
 
 def test_an_installed_snapshot_replaces_both_files(store: Store) -> None:

@@ -220,9 +220,12 @@ class QueueUpkeep:
 
 
 def first_needed(store: StateStore, key: ReplicaKey) -> LogIndex | None:
-    """Return the index of the first entry whose bodies are needed and not evacuated, as of the durable state, or None."""
+    """Return the index of the first entry whose bodies are needed and not evacuated, as of the durable state, or None.
+
+    After the installation of a snapshot the log may still lack that entry. Then all entries are needed.
+    """
     sequence = store.first_location(key, store.evacuated_through(key))
-    return None if sequence is None else store.find_offset(key, Offset(sequence))
+    return None if sequence is None else store.find_offset(key, Offset(sequence)) or LogIndex(1)
 
 
 def durable_generation(store: StateStore, key: ReplicaKey) -> int | None:
@@ -247,7 +250,8 @@ def evacuate(store: StateStore, key: ReplicaKey, through_index: LogIndex) -> boo
     generation = durable_generation(store, key)
     if generation is None:
         return False
-    first = store.evacuated_through(key) + 1
+    through = store.evacuated_through(key)
+    first = through + 1
     bodies: list[LocatedBody] = []
     size = 0
     while len(bodies) < EVACUATED_BODIES_MAX:
@@ -264,6 +268,4 @@ def evacuate(store: StateStore, key: ReplicaKey, through_index: LogIndex) -> boo
         if len(bodies) - before < LOCATIONS_READ:
             break
         first = sequences[-1] + 1
-    if bodies:
-        store.evacuate(key, bodies)
-    return bool(bodies)
+    return bool(bodies) and store.evacuate(key, bodies, through)

@@ -479,10 +479,10 @@ class SimLogStore(LmdbLogStore):
         self._check_room(key, sum(len(row) + len(value or b"") for row, value in write.rows))
         super().write_state(key, write)
 
-    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody]) -> None:
+    def evacuate(self, key: ReplicaKey, bodies: Sequence[LocatedBody], after: int) -> bool:
         """See `StateStore.evacuate`."""
         self._check_room(key, sum(len(body) for _, body in bodies))
-        super().evacuate(key, bodies)
+        return super().evacuate(key, bodies, after)
 
     def _check_room(self, key: ReplicaKey, size: int) -> None:
         limit = self.disk.map_bytes_max

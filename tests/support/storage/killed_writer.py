@@ -121,7 +121,7 @@ def evacuate_and_truncate(store: LmdbLogStore, random_: random.Random) -> None:
     after = store.evacuated_through(KEY)
     [waiting] = store.read_rows(KEY, [(location_key(0, after + 1), location_key(1, 0), random_.randint(0, 5))])
     if waiting:
-        store.evacuate(KEY, [(key, b"body %d" % sequence_of(key)) for key, _ in waiting])
+        store.evacuate(KEY, [(key, b"body %d" % sequence_of(key)) for key, _ in waiting], after)
     first = store.first_location(KEY, store.evacuated_through(KEY))
     holder = store.find_offset(KEY, Offset(first)) if first is not None else None
     if holder is not None:
