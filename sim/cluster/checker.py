@@ -146,7 +146,7 @@ class Checker:
         self.leaders_elected = 0
         self.broken_replicas = 0
         self.on_lost_end: Callable[[int, int, int], None] = lambda old_group_id, group_id, offset: None
-        """Called when a recovery has lost the records from an offset on."""
+        """Called when a recovery has lost the records from an offset on, or readers are told so."""
         self.lost_ends = 0
         """Number of recoveries from a replica that lacked entries."""
         self.stale_directories = 0
@@ -329,6 +329,10 @@ class Checker:
         if kept_until is None or kept_until > self.committed.last_index(old):
             self.recoveries.on_continued(recovery.old_group_id, group_id)
             self.committed.recovered[old] = None
+            if (
+                0 <= recovery.log_end_offset < self.committed.ends.get(old, 0)
+            ):  # more came after the command had asked for the end
+                self.on_lost_end(old, old, recovery.log_end_offset)  # readers are told so, and begin again there
             return
         demand(
             kept_until > replica.core.applied_index,

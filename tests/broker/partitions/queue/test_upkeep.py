@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue import bodies
-from raftmq.broker.partitions.queue.upkeep import evacuate
+from raftmq.broker.partitions.queue.upkeep import evacuate, first_needed
 from raftmq.fsm.queue.commands import Operation, Tick
 from raftmq.fsm.queue.results import Done
 from raftmq.proto import queue_pb2 as pb
@@ -171,6 +171,17 @@ async def test_an_evacuation_goes_no_further_than_it_must(queue: Queue) -> None:
     assert evacuate(store, key, second)
     assert store.evacuated_through(key) == 3
     assert not evacuate(store, key, second)
+
+
+async def test_a_state_ahead_of_its_log_waits_for_the_log(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed snapshot brings the state first, and the entries with its bodies follow."""
+    await queue.put(3)
+    await queue.write_back()
+    store, replica = queue.node.store, queue.partition.replica
+    monkeypatch.setattr(store, "find_offset", lambda key, offset: None)
+
+    assert not evacuate(store, replica.key, replica.core.applied_index)
+    assert first_needed(store, replica.key) == 1, "all of the log"
 
 
 async def test_an_evacuation_reads_no_more_large_bodies_than_it_copies(
