@@ -71,6 +71,16 @@ class Installation:
 
 
 def find_installation(environment: Mapping[str, str]) -> Installation:
+    """Find the Kafka to start, and a client library. Raises `UnavailableError`, which says how to provide them."""
+    kafka = find_brokers(environment)
+    if not any(find_spec(name) for name in ("aiokafka", "confluent_kafka")):
+        raise UnavailableError(
+            "Kafka is left out: install aiokafka or confluent-kafka (both are measured when both are there)"
+        )
+    return kafka
+
+
+def find_brokers(environment: Mapping[str, str]) -> Installation:
     """Find the Kafka to start. Raises `UnavailableError`, which says how to provide it."""
     home = environment.get("KAFKA_HOME", "")
     if not home:
@@ -89,10 +99,6 @@ def find_installation(environment: Mapping[str, str]) -> Installation:
     java = shutil.which("java", path=f"{java_home}/bin" if java_home else environment.get("PATH", ""))
     if java is None:
         raise UnavailableError("Kafka is left out: install a Java runtime, or set JAVA_HOME")
-    if not any(find_spec(name) for name in ("aiokafka", "confluent_kafka")):
-        raise UnavailableError(
-            "Kafka is left out: install aiokafka or confluent-kafka (both are measured when both are there)"
-        )
     return Installation(java, libraries, versions[-1])
 
 
@@ -138,6 +144,15 @@ def broker_properties(node: int, ports: Sequence[tuple[int, int]], directory: Pa
 def kafka_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
     """Start the brokers. Yield a system for each client library that can be imported, with and without fsync."""
     kafka = find_installation(environment)
+    with running_brokers(kafka) as (servers, addresses):
+        systems = _systems(kafka, addresses)
+        asyncio.run(servers.wait_serving(systems[0].connect, START_SECONDS))
+        yield systems
+
+
+@contextmanager
+def running_brokers(kafka: Installation) -> Iterator[tuple[Servers, str]]:
+    """Start three brokers. Yield their processes and addresses when they accept connections, before they can create topics."""
     with Servers("kafka") as servers:
         ports = free_ports(6)
         pairs = list(zip(ports[:3], ports[3:], strict=True))
@@ -154,11 +169,8 @@ def kafka_systems(environment: Mapping[str, str]) -> Iterator[list[System]]:
                 timeout=START_SECONDS,
             )
             servers.start(f"broker-{node}", kafka.command("Kafka", str(properties), options=SERVER_OPTIONS))
-        addresses = ",".join(f"127.0.0.1:{port}" for port in ports[:3])
-        systems = _systems(kafka, addresses)
         servers.wait_listening(ports[:3], START_SECONDS)
-        asyncio.run(servers.wait_serving(systems[0].connect, START_SECONDS))
-        yield systems
+        yield servers, ",".join(f"127.0.0.1:{port}" for port in ports[:3])
 
 
 def _systems(kafka: Installation, addresses: str) -> list[System]:

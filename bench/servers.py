@@ -81,6 +81,11 @@ class Servers:
         self._guard.wait()
         shutil.rmtree(self.directory, ignore_errors=True)  # again, in case the guard was killed
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the process ids of the servers."""
+        return [process.pid for process in self._processes.values()]
+
     def start(self, label: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """Start a server. Its output goes to LABEL.log in the directory."""
         with (self.directory / f"{label}.log").open("ab") as log:

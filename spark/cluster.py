@@ -8,6 +8,8 @@ connections. At most `CLUSTERS_MAX` are open. The least recently used one is clo
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -37,6 +39,9 @@ from raftmq.types import TopicPartition
 
 CLUSTERS_MAX: Final = 8
 """Connections of one process. An application uses one or two clusters. Each costs a watch stream and a channel per broker."""
+
+REUSED: Final = "SPARK_REUSE_WORKER"
+"""Spark sets this variable for Python workers that run one task after another."""
 
 T = TypeVar("T")
 
@@ -259,9 +264,21 @@ def cluster_of(options: ClientOptions) -> Cluster:
     with pool.lock:
         cluster = pool.clusters.pop(options, None)
         if cluster is None or not cluster.is_usable:
+            if not pool.clusters:
+                _keep_loaded()
             cluster = Cluster(options)
         pool.clusters[options] = cluster
         surplus = pool.clusters.popitem(last=False)[1] if len(pool.clusters) > CLUSTERS_MAX else None
     if surplus is not None:
         surplus.close()
     return cluster
+
+
+def _keep_loaded() -> None:
+    """Exempt the objects that a worker of Spark has loaded so far from garbage collection.
+
+    Spark's daemon collects all garbage after each task, before it takes the next one. That visits every object of pyspark, pandas, Arrow
+    and gRPC and takes longer than a small task. Cycles among these objects are never freed, so connections are opened afterwards.
+    """
+    if REUSED in os.environ:
+        gc.freeze()

@@ -5,8 +5,8 @@ tasks, so they hold plain values only. They check the columns as for log topics,
 write has no query, so its name is the option ``writerName``, or is lent to it (`write_slots`) and given back when it has ended. Must not do
 the work, which is in `sink_task`.
 
-Must stay light: Spark plans and commits every micro-batch in new Python processes, whose imports take most of a small batch's time. Modules
-that need gRPC or Arrow are therefore imported where they are used.
+Must stay light: Spark plans and commits batches in Python processes of their own, for which a query's first batch waits, and every batch
+where ``spark.python.worker.reuse`` is off. Modules that need gRPC or Arrow are therefore imported where they are used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Measure Spark's source and sink: ``python -m bench.spark [--records N] [--rounds 3] [--codec none] [--output results.json]``.
+"""Measure Spark's source and sink: ``python -m bench.spark [--only sink] [--records N] [--rounds 3] [--codec none] [--output results.json]``.
 
-It equals ``python -m bench --only spark``, with a choice of the number of records and the codec. Run it when nothing else runs.
+It equals ``python -m bench --only spark``, with a choice of the figures, the number of records and the codec. Run it when nothing else runs.
 """
 
 import argparse
@@ -10,11 +10,12 @@ from pathlib import Path
 
 from bench.machine import facts, probe_disk
 from bench.report import Report, rows_of, table
-from bench.spark.runs import RECORDS, figures, measure
+from bench.spark.runs import NAMES, RECORDS, figures, measure
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument("--only", action="append", choices=NAMES, help="figure to measure; repeatable; default: all")
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
@@ -27,7 +28,7 @@ def main() -> None:
     def tell(text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
 
-    samples = measure(found.rounds, tell, found.records, found.codec)
+    samples = measure(found.rounds, tell, found.records, found.codec, found.only or NAMES)
     known = {"spark": figures()}
     rows = rows_of(known, samples)
     print(table(known, rows))

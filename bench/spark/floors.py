@@ -3,6 +3,8 @@
 - `ReadySource` hands over prepared Arrow batches. No source in Python can be faster.
 - `RowSource` reads RaftMQ as one Python tuple per record, which shows the gain of Arrow.
 - `NothingSink` drops Arrow batches. No sink in Python can be faster.
+
+Both also run micro-batches.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
@@ -65,6 +69,22 @@ class ReadyReader(DataSourceReader):
             left -= READY_ROWS
 
 
+class ReadyStreamReader(ReadyReader, DataSourceStreamReader):
+    """Have a new batch whenever Spark asks."""
+
+    number = 0
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's names, here and below
+        return {"batch": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
+        self.number += 1
+        return {"batch": self.number}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:  # type: ignore[override]
+        return ReadyReader.partitions(self)
+
+
 class ReadySource(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -74,9 +94,14 @@ class ReadySource(DataSource):
         return source_schema(None, include_headers=False)
 
     def reader(self, schema: StructType) -> ReadyReader:
-        return ReadyReader(
-            int(self.options["rows"]), int(self.options["tasks"]), int(self.options["recordBytes"]), schema
-        )
+        return ReadyReader(*self._numbers, schema)
+
+    def streamReader(self, schema: StructType) -> ReadyStreamReader:  # noqa: N802
+        return ReadyStreamReader(*self._numbers, schema)
+
+    @property
+    def _numbers(self) -> tuple[int, int, int]:
+        return int(self.options["rows"]), int(self.options["tasks"]), int(self.options["recordBytes"])
 
 
 class RowReader(BatchReader):
@@ -112,6 +137,17 @@ class NothingWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None: ...
 
 
+class NothingStreamWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None: ...  # noqa: N803
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None: ...  # noqa: N803
+
+
 class NothingSink(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -119,3 +155,6 @@ class NothingSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> NothingWriter:
         return NothingWriter()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NothingStreamWriter:  # noqa: N802
+        return NothingStreamWriter()

@@ -1,6 +1,7 @@
 """Define the ways of reading and of writing the same records that are compared. Must not measure.
 
-A way is a function that reads or writes all records once. Its name describes it in the table.
+A way is a function that reads or writes all records once. Its name describes it in the table. Kafka's connector reads and writes the same
+rows, where there is one.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from raftmq.spark.source_options import read_source_options
 
 from bench.report import RAFTMQ
 from bench.spark.floors import NothingSink, ReadySource, RowSource
+from bench.spark.kafka_topics import PARTITIONS, REPLICAS, KafkaTopics
 from bench.workloads import DISTINCT_VALUES
 
-PARTITIONS: Final = 4
-REPLICAS: Final = 3
 RECORD_BYTES: Final = 100
 SEND_MANY_MAX: Final = 100_000
 """Records handed to the producer in one call."""
 # Rows are distinct and in random order, so that a sorting sink does not get sorted rows. Spark computes them cheaply.
 ROW_VALUE: Final = f"CAST(concat(hex(xxhash64(id)), repeat('x', {RECORD_BYTES - 16})) AS BINARY) AS value"
 
-Way = Callable[[], object]
+Way = Callable[[], Mapping[str, list[float]] | None]
+"""Returns its own figures, or None if it is measured by its time."""
 
 
 def fill(servers: str, topic: str, records: int, codec: str) -> None:
@@ -54,19 +55,16 @@ def send_many(servers: str, topic: str, records: int, codec: str = "none") -> No
                 left -= len(values)
 
 
-def without_spark(options: Mapping[str, str], *, decode: bool) -> int:
-    """Read the partitions one after another in this process, as a task does. Return the number of records."""
+def without_spark(options: Mapping[str, str], *, decode: bool) -> None:
+    """Read the partitions one after another in this process, as a task does."""
     found, _ = read_source_options(options, is_streaming=False)
     schema = source_schema(None, include_headers=False)
-    total = 0
     for task in BatchReader(found, schema).partitions():
         assert isinstance(task, RangePartition)
         batches = fetch_range(cluster_of(found.client), task.range, timeout_ms=60_000, fail_on_data_loss=True)
-        if decode:
-            total += sum(batch.num_rows for batch in record_batches(batches, task.range, arrow_schema(schema)))
-        else:
-            total += sum(batch.end - batch.first for batch in batches)
-    return total
+        read = record_batches(batches, task.range, arrow_schema(schema)) if decode else batches
+        for _ in read:
+            pass
 
 
 def drain(frame: Any) -> None:  # noqa: ANN401 - a DataFrame
@@ -74,7 +72,13 @@ def drain(frame: Any) -> None:  # noqa: ANN401 - a DataFrame
     frame.write.format("noop").mode("overwrite").save()
 
 
-def ways_of_reading(spark: Any, servers: str, topic: str, records: int) -> dict[str, Way]:  # noqa: ANN401 - a session
+def ways_of_reading(
+    spark: Any,  # noqa: ANN401 - a session
+    servers: str,
+    topic: str,
+    records: int,
+    kafka: KafkaTopics | None,
+) -> dict[str, Way]:
     """Return the ways of reading. Each reads all records of the topic, or generates as many."""
     for source in (RowSource, ReadySource):
         spark.dataSource.register(source)
@@ -85,19 +89,31 @@ def ways_of_reading(spark: Any, servers: str, topic: str, records: int) -> dict[
 
     ready = {"rows": str(records), "tasks": str(PARTITIONS), "recordBytes": str(RECORD_BYTES)}
     assert load("raftmq").count() == records
-    return {
-        RAFTMQ: lambda: drain(load("raftmq")),
-        "RaftMQ, sum(offset)": lambda: load("raftmq").agg({"offset": "sum"}).collect(),
+    found: dict[str, Way] = {RAFTMQ: lambda: drain(load("raftmq"))}
+    if kafka is not None:
+        kafka.create(topic)
+        known = {"kafka.bootstrap.servers": kafka.addresses}
+        load("raftmq").select("value", "partition").write.format("kafka").options(**known, topic=topic).save()
+        read = spark.read.format("kafka").options(**known, subscribe=topic)
+        assert read.load().count() == records
+        found["Kafka's connector"] = lambda: drain(read.load())
+    return found | {
+        "RaftMQ, sum(offset)": lambda: drain(load("raftmq").agg({"offset": "sum"})),
         "RaftMQ, columns=offset": lambda: drain(load("raftmq", columns="offset")),
         "the same as Python rows": lambda: drain(load("bench_rows")),
-        "one process, fetching only": partial(without_spark, options, decode=False),
-        "one process, fetching and decoding": partial(without_spark, options, decode=True),
+        "one process, fetching only": lambda: without_spark(options, decode=False),
+        "one process, fetching and decoding": lambda: without_spark(options, decode=True),
         "Spark, with Arrow batches that are ready": lambda: drain(load("bench_ready", **ready)),
         "Spark, with rows of its own": lambda: drain(spark.range(0, records, 1, PARTITIONS)),
     }
 
 
-def ways_of_writing(spark: Any, servers: str, records: int) -> dict[str, Way]:  # noqa: ANN401 - a session
+def ways_of_writing(
+    spark: Any,  # noqa: ANN401 - a session
+    servers: str,
+    records: int,
+    kafka: KafkaTopics | None,
+) -> dict[str, Way]:
     """Return the ways of writing `records` records. Each way that needs a topic creates one and deletes it afterwards."""
     spark.dataSource.register(NothingSink)
     numbers = count()
@@ -114,9 +130,21 @@ def ways_of_writing(spark: Any, servers: str, records: int) -> dict[str, Way]:  
         options = {"bootstrap.servers": servers, "topic": topic} | more
         rows.write.format("raftmq").mode("append").options(**options).save()
 
-    return {
+    def save_to_kafka(topics: KafkaTopics, *, fsync: bool) -> None:
+        topic = f"sink-{next(numbers)}"
+        topics.create(topic, fsync=fsync)
+        options = {"kafka.bootstrap.servers": topics.addresses, "topic": topic}
+        rows.write.format("kafka").mode("append").options(**options).save()
+        topics.delete(topic)
+
+    found: dict[str, Way] = {
         RAFTMQ: lambda: on_new_topic(save),
         "RaftMQ, at least once": lambda: on_new_topic(partial(save, delivery="at-least-once")),
+    }
+    if kafka is not None:
+        found["Kafka's connector"] = partial(save_to_kafka, kafka, fsync=False)
+        found["Kafka's connector, fsync"] = partial(save_to_kafka, kafka, fsync=True)
+    return found | {
         "the SDK's send_many, one process": lambda: on_new_topic(partial(send_many, servers, records=records)),
         "Spark, with a sink that does nothing": lambda: rows.write.format("bench_nothing").mode("append").save(),
     }

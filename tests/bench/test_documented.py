@@ -94,7 +94,8 @@ def test_every_figure_of_spark_is_explained() -> None:
     section = PAGE.split("## Spark")[1].split("\n## ")[0]
     for figure in spark.figures():
         assert f"`{figure.name}`" in section
-        assert figure.target is None or f"≥ {number(figure.target)} {figure.unit}" in section
+        sign = "≥" if figure.is_higher_better else "≤"
+        assert figure.target is None or f"{sign} {number(figure.target)} {figure.unit}" in section
     assert number(spark.RECORDS) in section
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import kafka_cluster, nats_cluster
+from bench.spark import kafka_topics
 from bench.systems import UnavailableError
 
 
@@ -36,6 +37,19 @@ def test_each_missing_requirement_of_kafka_is_reported(tmp_path: Path, monkeypat
     program(tmp_path, "java")
     with pytest.raises(UnavailableError, match="install aiokafka or confluent-kafka"):
         kafka_cluster.find_installation({"KAFKA_HOME": str(tmp_path), "PATH": str(tmp_path)})
+
+
+def test_each_missing_requirement_of_kafkas_connector_is_reported(tmp_path: Path) -> None:
+    installed_kafka(tmp_path)
+    program(tmp_path, "java")
+    environment = {"KAFKA_HOME": str(tmp_path), "PATH": str(tmp_path)}
+    with pytest.raises(UnavailableError, match="set KAFKA_HOME"):
+        kafka_topics.find_connector({})
+    with pytest.raises(UnavailableError, match="set SPARK_KAFKA_JARS"):
+        kafka_topics.find_connector(environment | {"SPARK_KAFKA_JARS": str(tmp_path)})
+    jar = tmp_path / "spark-sql-kafka-0-10_2.13-4.2.0.jar"
+    jar.touch()
+    assert kafka_topics.find_connector(environment | {"SPARK_KAFKA_JARS": str(tmp_path)})[1] == [jar]
 
 
 def test_kafka_is_started_without_its_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from bench.report import RAFTMQ
+from bench.spark import micro_batches
 from bench.spark.processors import read_processors
 from bench.spark.runs import figures, measure
 
@@ -40,14 +41,17 @@ def test_processor_time_is_attributed_to_the_process_that_spent_it() -> None:
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_way_of_reading_and_writing_is_measured() -> None:
+def test_every_way_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KAFKA_HOME", raising=False)
+    monkeypatch.setattr(micro_batches, "WARM_UP", 1)
     told: list[str] = []
     samples = measure(1, told.append, records=4000)
     found = {(figure, sample.system) for sample in samples for figure in sample.figures}
     for figure in figures():
         assert (figure.name, RAFTMQ) in found
-    assert len(samples) == 12
+    assert len(samples) == 19
     for sample in samples:
         assert set(sample.figures) >= {"brokers", "jvm", "python"}
         assert all(value >= 0 for values in sample.figures.values() for value in values)
-    assert len(told) == 24
+    assert len(told) == 1 + 2 * 19
+    assert "set KAFKA_HOME" in told[0]

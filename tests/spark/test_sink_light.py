@@ -1,4 +1,4 @@
-"""The driver's part of the sink loads no large modules, because Spark runs it in two new processes for every micro-batch."""
+"""The driver's part of the sink loads no large modules, because Spark runs it in two processes of their own."""
 
 import subprocess
 import sys
