@@ -334,6 +334,7 @@ def enter_batch(
         raise ReplayMismatchError(
             f"task {task}: exactly once is kept for batches of {TASKS_MAX} tasks; coalesce to fewer"
         )
+    claimed, claimed_in = b"", None
     while True:
         _require_current(ledger, identity)
         missing = ledger.missing(identity.attempt)
@@ -343,7 +344,11 @@ def enter_batch(
             yield Pause(missing[0], len(missing))
             ledger = yield from _read_ledger(identity)
             continue
-        claimed = yield from _claim_rows(identity, task, digest, ledger)
+        # Another task that enters at the same moment changes the ledger, but nothing that this claim depends on: while this attempt is
+        # the latest one, only copies of this task claim its rows, and they replace no claim.
+        if claimed_in != (ledger.round_of(task), ledger.has(task)):
+            claimed = yield from _claim_rows(identity, task, digest, ledger)
+            claimed_in = (ledger.round_of(task), ledger.has(task))
         wanted = ledger.with_proved(task, since_ms)
         if claimed != digest:
             if claimed[:ROWS_DIGEST_BYTES] != digest[:ROWS_DIGEST_BYTES]:

@@ -8,8 +8,6 @@ connections. At most `CLUSTERS_MAX` are open. The least recently used one is clo
 
 from __future__ import annotations
 
-import gc
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -35,13 +33,11 @@ from raftmq.spark.mark_calls import run_marks
 from raftmq.spark.offsets import Position
 from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
+from raftmq.spark.worker_garbage import exempt_modules
 from raftmq.types import TopicPartition
 
 CLUSTERS_MAX: Final = 8
 """Connections of one process. An application uses one or two clusters. Each costs a watch stream and a channel per broker."""
-
-REUSED: Final = "SPARK_REUSE_WORKER"
-"""Spark sets this variable for Python workers that run one task after another."""
 
 T = TypeVar("T")
 
@@ -261,24 +257,13 @@ def cluster_of(options: ClientOptions) -> Cluster:
     if _pools[0].generation != current_generation():
         _pools[0] = _Pool()  # a fork leaves the parent's connections behind, and a lock that nobody may ever release
     pool = _pools[0]
+    exempt_modules()
     with pool.lock:
         cluster = pool.clusters.pop(options, None)
         if cluster is None or not cluster.is_usable:
-            if not pool.clusters:
-                _keep_loaded()
             cluster = Cluster(options)
         pool.clusters[options] = cluster
         surplus = pool.clusters.popitem(last=False)[1] if len(pool.clusters) > CLUSTERS_MAX else None
     if surplus is not None:
         surplus.close()
     return cluster
-
-
-def _keep_loaded() -> None:
-    """Exempt the objects that a worker of Spark has loaded so far from garbage collection.
-
-    Spark's daemon collects all garbage after each task, before it takes the next one. That visits every object of pyspark, pandas, Arrow
-    and gRPC and takes longer than a small task. Cycles among these objects are never freed, so connections are opened afterwards.
-    """
-    if REUSED in os.environ:
-        gc.freeze()

@@ -28,6 +28,7 @@ from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.sink_columns import check_schema
 from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
+from raftmq.spark.worker_garbage import exempt_modules
 from raftmq.spark.write_slots import SLOTS_NAME, WRITE_ID_BYTES, SlotTable
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
     """Create the writer of one run of a streaming query's batch. Raises `InvalidOptionError`, `InvalidSchemaError`."""
+    exempt_modules()
     found = _checked(options, schema, overwrite)
     if found.writer_epoch is not None:
         raise InvalidOptionError("writerEpoch is for batch writes; the batches of a query have numbers")

@@ -97,6 +97,22 @@ def test_in_the_first_run_no_task_waits():
     assert ledger.missing(10) == []
 
 
+def test_a_task_whose_ledger_another_task_has_changed_claims_its_rows_once():
+    stamps, asked = Stamps(), []
+    identity = WriteIdentity("q", 0, 10)
+    opened = stamps.run(open_batch(identity, {}))
+    enter(stamps, 10, 3, [3])
+    steps = enter_batch(identity, 5, digest([5]), opened)
+    with pytest.raises(StopIteration) as end:
+        ask = next(steps)
+        while True:
+            assert isinstance(ask, Claim)
+            asked.append(ask.name)
+            ask = steps.send(stamps.answer(ask))
+    assert end.value.value == BatchLedger((10,), written=0b101000, proved=0b101000)
+    assert asked == [identity.task_name(5), identity.ledger_name, identity.ledger_name]
+
+
 def test_the_first_opener_of_a_batch_fixes_its_partition_counts():
     stamps = Stamps()
     for attempt, counts in ((1, {7: 3}), (1, {7: 4}), (2, {})):

@@ -9,8 +9,7 @@ from typing import NoReturn
 import pytest
 from raftmq.client.connection.leader_calls import LATEST_TIME
 from raftmq.errors import NoLeaderError, RaftMQError, TopicKindMismatchError, UnknownPartitionError
-from raftmq.spark import cluster as cluster_module
-from raftmq.spark.cluster import REUSED, Cluster, TopicView, cluster_of
+from raftmq.spark.cluster import Cluster, TopicView
 from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
@@ -120,21 +119,3 @@ async def test_a_repeated_lookup_returns_its_answer(cluster: Cluster, monkeypatc
     monkeypatch.setattr(cluster, "_retries", 1)
     monkeypatch.setattr(cluster, "_topics", lambda subscription, is_fresh: answer())
     assert await asyncio.to_thread(cluster.topics, Named(("t",))) == {"t": TopicView(7, frozenset({0}))}
-
-
-@pytest.mark.parametrize(("is_reused", "expected"), [(True, [0]), (False, [])])
-async def test_a_reused_worker_exempts_its_modules_from_garbage_collection_before_it_connects(
-    brokers: FakeCluster, monkeypatch: pytest.MonkeyPatch, is_reused: bool, expected: list[int]
-) -> None:
-    pool = cluster_module._Pool()
-    frozen_at: list[int] = []
-    monkeypatch.setattr("raftmq.spark.cluster._pools", [pool])
-    monkeypatch.setattr("raftmq.spark.cluster.gc.freeze", lambda: frozen_at.append(len(pool.clusters)))
-    monkeypatch.delenv(REUSED, raising=False)
-    if is_reused:
-        monkeypatch.setenv(REUSED, "1")
-    for timeout_ms in (2000, 3000):
-        await asyncio.to_thread(cluster_of, ClientOptions(brokers.bootstrap_servers, request_timeout_ms=timeout_ms))
-    assert frozen_at == expected
-    for opened in pool.clusters.values():
-        await asyncio.to_thread(opened.close)
