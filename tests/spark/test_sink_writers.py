@@ -63,13 +63,18 @@ def test_a_query_has_no_writer_epoch_and_a_batch_write_has_both_or_none():
 
 
 def write(options: dict[str, str], tasks: list[list[bytes]], *, is_stream: bool) -> Counter[str]:
-    """Run a batch as Spark does: each task with a copy of the driver's writer, and the driver with another one."""
+    """Run a batch as Spark does: each task with a copy of the driver's writer, and the driver with another one.
+
+    Spark 4.0 passes rows to the writer of a stream, and Arrow batches to all others.
+    """
+    gets_rows = is_stream and sink.ArrowStreamWriter is None
     make = sink.stream_writer if is_stream else sink.batch_writer
     writer = pickle.dumps(make(options, SCHEMA, False))
     messages = []
     for TASK[0], values in enumerate(tasks):
         batches = [pa.record_batch({"value": pa.array(values, pa.binary())})] if values else []
-        messages.append(pickle.loads(pickle.dumps(pickle.loads(writer).write(iter(batches)))))
+        given = zip(values) if gets_rows else iter(batches)
+        messages.append(pickle.loads(pickle.dumps(pickle.loads(writer).write(given))))
     pickle.loads(writer).commit(messages, *([7] if is_stream else []))
     return sum((Counter(message.rows) for message in messages), Counter())
 
