@@ -240,29 +240,34 @@ class Reconciler:
     def _maintain_partitions(self, metadata: Metadata) -> Moved:
         """Advance every led partition whose membership differs from the target. Return replicas that have left or joined their groups."""
         moved = Moved()
-        led = {replica.group_id: replica for replica in self._host.partition_replicas() if replica.is_leader}
         self._host.pace_moves(metadata.balancing.bytes_per_second)
-        slots = _Slots(self._host.limits.catching_up_max)
-        for replica in led.values():
-            slots.count(replica)
         settled: dict[GroupId, tuple[PartitionView, Membership]] = {}
-        for group_id, replica in led.items():
+        unsettled: list[Replica[StateMachine]] = []
+        for replica in self._host.partition_replicas():
+            if not replica.is_leader:
+                continue
+            group_id = replica.group_id
             known = self._settled.get(group_id)
             # views and memberships are replaced, never changed
             if known and known[0] is metadata.partition(group_id) and known[1] is replica.core.membership:
                 settled[group_id] = known
-                continue
+            else:
+                unsettled.append(replica)
+        slots = _Slots(self._host.limits.catching_up_max)
+        for replica in unsettled:  # a settled group has no learners
+            slots.count(replica)
+        for replica in unsettled:
             with self._step():
                 self._maintain_partition(metadata, replica, settled, moved, slots)
         self._settled = settled
-        self._stuck_moves.retain(frozenset(led.keys() - settled.keys()))
-        self._seals = {
-            group_id: seal for group_id, seal in self._seals.items() if group_id in led.keys() - settled.keys()
-        }
+        groups = {replica.group_id for replica in unsettled}
+        remaining = frozenset(groups - settled.keys())
+        self._stuck_moves.retain(remaining)
+        self._seals = {group_id: seal for group_id, seal in self._seals.items() if group_id in remaining}
         self._on_the_way = {
             group_id: way
             for group_id, way in self._on_the_way.items()
-            if group_id == METADATA_GROUP_ID or group_id in led
+            if group_id == METADATA_GROUP_ID or group_id in groups or group_id in settled
         }
         return moved
 
