@@ -43,14 +43,13 @@ class _Request:
 
     __slots__ = ("answer", "begun", "deadline", "message", "span", "started_at", "waiting")
 
-    def __init__(self, message: pb.AppendRequest, answer: Answer, deadline: float) -> None:
+    def __init__(self, message: pb.AppendRequest, answer: Answer, deadline: float, span: Span | None) -> None:
         self.message = message
         self.answer = answer
         self.deadline = deadline
         self.started_at = time.perf_counter()
         """For its time alone: a loop's clock may stand still within one turn."""
-        self.span: Span | None = None
-        """None: it has none."""
+        self.span = span
         self.begun: Begun = ()
         self.waiting: set[Applied] = set()
         """Proposals that are not applied yet."""
@@ -106,9 +105,10 @@ class AppendSession:
             seconds_max: The upper bound of that timeout.
         """
         seconds = min(message.timeout_ms / 1000 or DEFAULT_CALL_SECONDS, seconds_max)
-        request = _Request(message, answer, self._loop.time() + seconds)
-        if self._metrics.tracing is not None:
-            request.span = self._metrics.tracing.begin_linked(self._method, message.trace_contexts)
+        tracing = self._metrics.tracing
+        # before the request's own time, so that the span is no shorter than its phases
+        span = None if tracing is None else tracing.begin_linked(self._method, message.trace_contexts)
+        request = _Request(message, answer, self._loop.time() + seconds, span)
         if not self._is_held(message):
             if self._begin_now(request):
                 return

@@ -82,7 +82,7 @@ def test_the_programs_of_the_page_give_the_trace_that_it_shows(
     assert found["messaging.destination.name"] == "orders"
     phases = [found[f"raftmq.{phase}_seconds"] for phase in ("queued", "disk", "replication", "apply")]
     took = (appended[0].end_time_unix_nano - appended[0].start_time_unix_nano) / 1e9
-    assert 0 < sum(map(float, phases)) <= took
+    assert 0 < sum(map(float, phases)) <= took + 0.002, "the clocks of spans and phases differ"
     assert "raftmq-broker" in collector.services
     logged = [json.loads(line) for line in cluster.logs(1).splitlines() if line.startswith("{")]
     traced = [line for line in logged if line.get("trace_id") == root.trace_id.hex()]
