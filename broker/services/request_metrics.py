@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OK: Final = "OK"
 INTERNAL: Final = pb.ErrorCode.Name(pb.INTERNAL)
+THROTTLED: Final = pb.ErrorCode.Name(pb.THROTTLED)
 CANCELLED: Final = "CANCELLED"
 """The client cancelled the call, or its connection ended."""
 
@@ -36,11 +37,15 @@ class RequestMetrics:
         """The log of slow requests. By default none is slow."""
         self.tracing = tracing
         """Creates their spans. None: they have none."""
-        self.requests: Counter[tuple[str, str]] = Counter({(method.name, INTERNAL): 0 for method in METHODS})
+        throttled = {(APPEND.name, THROTTLED): 0}
+        self.requests: Counter[tuple[str, str]] = Counter(
+            {(method.name, INTERNAL): 0 for method in METHODS} | throttled
+        )
         """Answered requests, by (method, code). Defects are counted from 0 on: a series that begins with 1 has no increase to alert on."""
         self.seconds = {kind: Histogram(LATENCY_SECONDS) for kind in KINDS}
-        self.refusals: Counter[tuple[str, str]] = Counter()
-        """Partitions refused within answered requests, by (method, code)."""
+        self.refusals: Counter[tuple[str, str]] = Counter(throttled)
+        """Partitions refused within answered requests, by (method, code). The alert on throttling adds these to `requests`, and a sum with a
+        side that does not exist is nothing: so both exist from the start."""
         self.streams: Counter[str] = Counter(dict.fromkeys(STREAMS, 0))
         """Open streams, by method."""
 

@@ -9,53 +9,20 @@ import asyncio
 import contextlib
 import itertools
 import resource
+import shutil
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from raftmq import Admin, Consumer, NewMessage, Producer, Queue, TopicPartition
-from raftmq.errors import QueueFullError, RaftMQError
+from raftmq.errors import BrokerInUseError, QueueFullError, RaftMQError
 from raftmq.testing import LocalCluster
 
 from tests.chaos.damage import flip_in_newest_row, log_files
 from tests.support.e2e import broker_with_defects
-from tests.support.e2e.prometheus import Prometheus, running
+from tests.support.e2e.alerts import in_thread, send, watched
 
 pytestmark = [pytest.mark.long, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(420)]
-
-QUIET_SECONDS = 3
-"""Time without an alert that shows a healthy cluster: longer than the shortened times of the rules."""
-
-
-@contextlib.asynccontextmanager
-async def watched(cluster: LocalCluster, directory: Path) -> AsyncIterator[Prometheus]:
-    """Start a cluster with the topic "records" and a Prometheus that finds it healthy."""
-    async with cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        brokers = len(cluster.broker_ids)
-        await admin.create_topic("records", partitions=3, replication_factor=min(3, brokers))
-        await send(cluster, 20)
-        with running(directory / "prometheus", [cluster.http_address(n) for n in cluster.broker_ids]) as prometheus:
-            await asyncio.sleep(QUIET_SECONDS)
-            await in_thread(prometheus.wait, lambda: not prometheus.fired(QUIET_SECONDS), "the cluster is healthy")
-            assert len(prometheus.query("raftmq_ready == 1")) == brokers
-            yield prometheus
-
-
-async def in_thread(function, *arguments, **named):
-    return await asyncio.to_thread(function, *arguments, **named)
-
-
-async def send(cluster: LocalCluster, count: int, size: int = 100, topic: str = "records") -> None:
-    async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_batch_size=1024) as producer:
-        for start in range(0, count, 500):
-            await asyncio.gather(
-                *[
-                    producer.send(topic, b"%d" % n * (size // len(b"%d" % n)))
-                    for n in range(start, min(count, start + 500))
-                ]
-            )
-        await producer.flush()
 
 
 async def test_brokers_that_end(tmp_path: Path) -> None:
@@ -181,3 +148,66 @@ async def test_queues_that_nobody_looks_after(tmp_path: Path) -> None:
                 leased += len(await jobs.get_many(max_messages=300 - leased, wait_ms=5000, lease_ms=1000))
         # the program has ended, and nobody renews its leases
         await in_thread(prometheus.wait_firing, "RaftMQQueueLeasesExpire", topic="jobs")
+
+
+async def test_a_follower_that_is_far_behind(tmp_path: Path) -> None:
+    cluster = LocalCluster(brokers=3)
+    async with watched(cluster, tmp_path) as prometheus:
+        await in_thread(cluster.stop, 3)
+        async with Producer(bootstrap_servers=cluster.bootstrap_servers, max_batch_size=1024) as producer:
+            for _ in range(11_000):  # each a batch, and thereby an entry
+                await producer.send("records", bytes(1000), partition=0)
+        await in_thread(prometheus.wait_firing, "RaftMQFollowersBehind", topic="records", partition="0")
+        await in_thread(cluster.restart, 3)
+        await in_thread(prometheus.wait_quiet, seconds=90)
+
+
+async def test_a_removed_broker_that_comes_back(tmp_path: Path) -> None:
+    cluster = LocalCluster(brokers=3)
+    async with watched(cluster, tmp_path) as prometheus, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        cluster.kill(3)
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(BrokerInUseError):  # the metadata leader has not noticed its end
+                    await admin.remove_broker(3, force=True)
+                    break
+                await asyncio.sleep(0.5)
+        await in_thread(cluster.restart, 3, wait=False)
+        await in_thread(prometheus.wait_firing, "RaftMQBrokerRemoved", instance=cluster.http_address(3))
+
+
+async def test_an_old_copy_of_a_data_directory(tmp_path: Path) -> None:
+    cluster = LocalCluster(brokers=3)
+    async with watched(cluster, tmp_path) as prometheus:
+        await in_thread(cluster.stop, 3)
+        directory = cluster.data_dir(3)
+        backup = directory.with_name("backup")
+        shutil.copytree(directory, backup)
+        await in_thread(cluster.restart, 3)
+        await send(cluster, 100)
+        await in_thread(cluster.stop, 3)
+        shutil.rmtree(directory)
+        shutil.move(backup, directory)
+        await in_thread(cluster.restart, 3, wait=False)
+        await in_thread(prometheus.wait_firing, "RaftMQStaleDirectory", instance=cluster.http_address(3))
+
+
+async def test_another_cluster_at_the_address_of_a_broker(tmp_path: Path) -> None:
+    cluster = LocalCluster(brokers=3)
+    with LocalCluster(brokers=3, directory=tmp_path / "stranger") as stranger:
+        strange = stranger.data_dir(3)
+    async with watched(cluster, tmp_path) as prometheus:
+        cluster.kill(3)
+        own = cluster.data_dir(3)
+        parked = own.with_name("parked")
+        shutil.move(own, parked)
+        shutil.copytree(strange, own)
+        await in_thread(cluster.restart, 3, wait=False)
+        for broker_id in (1, 2):
+            labels = {"instance": cluster.http_address(broker_id)}
+            await in_thread(prometheus.wait_firing, "RaftMQOtherCluster", **labels)
+        cluster.kill(3)
+        shutil.rmtree(own)
+        shutil.move(parked, own)
+        await in_thread(cluster.restart, 3)
+        await in_thread(prometheus.wait_quiet, seconds=120)  # an address is remembered for a minute

@@ -42,6 +42,8 @@ async def test_requests_of_streams_and_refusals_before_the_handler_are_counted(n
             assert not answer.partitions[0].HasField("error")
         before = await scrape(node)
         assert before['raftmq_streams{method="AppendStream"}'] == 1
+        for both in ("raftmq_requests_total", "raftmq_partition_refusals_total"):
+            assert before[both + '{code="THROTTLED",method="Append"}'] == 0, "the alert on throttling needs both"
         await stream.write(append_request(topic, b"garbage", correlation_id=9))
         assert (await stream.read()).partitions[0].error.code == pb.CORRUPT_BATCH
         await stream.done_writing()
