@@ -1,6 +1,6 @@
 """Alerts of machines fire: disks that are full, slow or hang, clocks that are wrong, and machines that were off.
 
-See `test_alerts.py`. The faults are those of `tests/chaos/`, which also says what they need.
+See `test_alerts.py`. The faults, and their requirements, are those of `tests/chaos/`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def test_clocks_that_are_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shim")
-async def test_what_waited_while_a_machine_was_off(tmp_path: Path) -> None:
+async def test_messages_that_waited_while_a_machine_was_off(tmp_path: Path) -> None:
     """The machine's clock is set back, and right again when the broker starts the next time."""
     cluster = ChaosCluster(1, has_clock_orders=True, settings=())
     cluster.clock(1).be_off(-OFF_SECONDS)

@@ -1,6 +1,6 @@
-"""A real API server accepts the rendered chart, and the real controllers and scheduler do with it what the chart means.
+"""A real API server accepts the rendered chart, and the real controllers and scheduler act on it as it means.
 
-The programs are given by environment variables (`docs/guides/kubernetes.md`). There are no nodes with kubelets: no pod runs, and the tests
+The programs are given by environment variables (`docs/internals/testing.md`). There are no nodes with kubelets: no pod runs, and the tests
 report their states.
 """
 
@@ -115,7 +115,7 @@ def test_a_release_can_be_changed_to_other_values(server: ControlPlane) -> None:
         assert not changed.warnings
 
 
-def test_the_controllers_and_the_scheduler_do_what_the_chart_means(plane: ControlPlane) -> None:
+def test_the_controllers_and_the_scheduler_act_as_the_chart_means(plane: ControlPlane) -> None:
     space = "whole"
     plane.create_namespace(space)
     hooks = [one for one in objects("defaults") if "annotations" in one["metadata"]]

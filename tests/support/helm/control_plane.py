@@ -1,6 +1,6 @@
 """Run a real control plane of Kubernetes on loopback, without any node, and act as its kubelets where a test needs one.
 
-Its programs are named by environment variables, because no package has them: `docs/guides/kubernetes.md` says how to build them. Every
+Its programs are named by environment variables, because no package has them: `docs/internals/testing.md` says how to build them. Every
 certificate, key and token is made for one run. Stopping it ends its processes and forgets its data.
 """
 
@@ -36,7 +36,7 @@ _TOKEN = "of-one-run"
 
 
 class Answer(NamedTuple):
-    """What the API server said."""
+    """An answer of the API server."""
 
     status: int
     tree: Any
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 def missing(*variables: str) -> str:
     """Return why a control plane cannot run here. Empty: it can."""
     absent = [name for name in variables if not os.environ.get(name)]
-    return f"not given: {', '.join(absent)} (docs/guides/kubernetes.md)" if absent else ""
+    return f"not given: {', '.join(absent)} (docs/internals/testing.md)" if absent else ""
 
 
 def _free_port() -> int:
