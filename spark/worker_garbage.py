@@ -1,4 +1,4 @@
-"""Spare Spark's Python workers the garbage collection of what they have loaded. Must not load large modules."""
+"""Exempt the modules of Spark's Python workers from garbage collection. Must not load large modules."""
 
 from __future__ import annotations
 
