@@ -174,8 +174,8 @@ class ControlPlane:
             for one in filter(None, yaml.safe_load_all(path.read_text())):
                 made = self.apply(one)
                 assert made.status == 201, made
-                names = one["spec"]["names"]
-                path_of_kind = collection(names["kind"], f"{one['spec']['group']}/v1", "default")
+                group, names = one["spec"]["group"], one["spec"]["names"]
+                path_of_kind = f"/apis/{group}/v1/{names['plural']}"
                 self.wait(partial(self._serves, path_of_kind), path_of_kind)
 
     def _serves(self, path: str) -> bool:
