@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from unittest import mock
 
 import msgspec
 import pytest
@@ -201,13 +202,12 @@ async def test_a_change_of_metadata_costs_a_look_at_its_own_groups(nodes, monkey
     node = await nodes.serve("one", bootstrap=True)
     await create(node, "many", 6)
     await until(lambda: len(node.partitions) == 6 and not node.replicas._working)
-    looked_at = []
-    wanted = node.replicas._wanted_of
-    monkeypatch.setattr(node.replicas, "_wanted_of", lambda group_id: looked_at.append(group_id) or wanted(group_id))
+    wanted_of = mock.Mock(wraps=node.replicas._wanted_of)
+    monkeypatch.setattr(node.replicas, "_wanted_of", wanted_of)
     topic = await create(node, "one-more")
     (group_id,) = (partition.group_id for partition in topic.partitions)
     await until(lambda: group_id in node.partitions)
-    assert set(looked_at) - {METADATA_GROUP_ID} == {group_id}
+    assert {call.args[0] for call in wanted_of.call_args_list} - {METADATA_GROUP_ID} == {group_id}
     assert not node.standing.not_served()
 
 

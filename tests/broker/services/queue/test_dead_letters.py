@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
@@ -489,13 +490,12 @@ async def test_partitions_are_not_listed_again_while_nothing_changed(
 ) -> None:
     """The search for dead messages runs ten times a second, and a broker may have a thousand partitions of logs."""
     await topics(node)
-    listed: list[int] = []
-    here = node.dead_letters._locator.here
-    monkeypatch.setattr(node.dead_letters._locator, "here", lambda: listed.append(1) or here())
+    listed = mock.Mock(wraps=node.dead_letters._locator.here)
+    monkeypatch.setattr(node.dead_letters._locator, "here", listed)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(3):
             node.dead_letters._begin_turns(tasks)
-        assert len(listed) == 1
+        assert listed.call_count == 1
         await node.queue("another")
         node.dead_letters._begin_turns(tasks)
-        assert len(listed) == 2
+        assert listed.call_count == 2
