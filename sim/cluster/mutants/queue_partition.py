@@ -222,7 +222,12 @@ def state_index_too_high() -> None:
     replace_method(write_backs, "StateWrite", lambda original: lambda index, *rest: original(index + 1, *rest))
 
 
-@queue_mutant("each leader copies the dead under a new epoch", queues=DEAD_LETTERS, kill=8, fault_every=0.4)
+@queue_mutant(
+    "each leader copies the dead under a new epoch",
+    queues={**DEAD_LETTERS, "lease_ms": 400, "producers": 4, "workers": 5},
+    kill=8,
+    fault_every=0.3,
+)
 def copies_begin_again() -> None:
     from raftmq.broker.partitions.queue.copies import QueueCopies
 
