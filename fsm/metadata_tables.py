@@ -277,7 +277,7 @@ class MetadataTables:
         """Replace a partition's group by another one. The old group id then belongs to no partition."""
         self._drop_partition_indexes(old)
         self._partitions.delete(old.group_id)
-        self.group_changes.note(old.group_id)
+        self._note_group(old.group_id)
         self.put_partition(new)
         group_ids = tuple(new.group_id if one == old.group_id else one for one in topic.group_ids)
         self.put_topic(msgspec.structs.replace(topic, group_ids=group_ids, revision=self.index))

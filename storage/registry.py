@@ -147,9 +147,11 @@ class Registry:
         """Keep a row in memory. Every replica that ever lived here has one, so retired ones are kept apart to keep listing the others fast."""
         if row.state is ReplicaState.RETIRED:
             if self._replicas.pop(key, None) is not None:
-                others = tuple(one for one in self._live_in_group.pop(key.group_id) if one != key)
+                others = tuple(one for one in self._live_in_group[key.group_id] if one != key)
                 if others:
                     self._live_in_group[key.group_id] = others
+                else:
+                    del self._live_in_group[key.group_id]
             self._retired.add(key)
         else:
             if key not in self._replicas:

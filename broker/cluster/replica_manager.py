@@ -141,8 +141,7 @@ class ReplicaManager:
             return  # metadata's plans for this node id are meant for another disk
         if (metadata, node_id) != (self._metadata, self._node_id):
             self._metadata, self._node_id, self._reconciled_version = metadata, node_id, -1
-        changed = metadata.group_changes.after(self._reconciled_version)
-        self._reconciled_version = metadata.group_changes.version
+        changed, version = metadata.group_changes.after(self._reconciled_version), metadata.group_changes.version
         groups = self._all_groups() if changed is None else list(map(GroupId, changed))
         self._forget_unneeded(groups)
         opening: list[ReplicaKey] = []
@@ -160,6 +159,7 @@ class ReplicaManager:
         for group_id in groups:
             if group_id in opened or self._leaving(group_id):
                 self._begin(group_id)
+        self._reconciled_version = version  # only now: what an exception leaves undone is looked at again
 
     def _all_groups(self) -> list[GroupId]:
         """Return every group with a replica that is wanted or known here, ascending."""

@@ -68,7 +68,9 @@ class TopologyFeed:
             self.task = None
 
     def full(self) -> pb.TopologyUpdate:
-        """Return the whole table as of `number`."""
+        """Return the whole table as of `number`, after a failed comparison that of a new one, whose errors it raises."""
+        if self._seen_topics < 0:
+            self.advance()
         return pb.TopologyUpdate(
             cluster_id=self._host.cluster_id,
             metadata_revision=self._host.metadata.state_machine.applied_index,
@@ -125,7 +127,7 @@ class TopologyFeed:
         try:
             metadata = self._host.metadata.state_machine
         except RequestError:
-            if self.number:
+            if self._seen_topics >= 0:
                 return  # a snapshot is being installed: its end is the next change
             raise
         update = pb.TopologyUpdate(cluster_id=self._host.cluster_id, metadata_revision=metadata.applied_index)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import pytest
 from raftmq.broker.base.supervisor import Work
 from raftmq.broker.services.call import Call
 from raftmq.fsm.metadata import Metadata
@@ -113,6 +114,22 @@ async def test_topology_updates_continue_after_a_defect(nodes, monkeypatch):
     number = feed.number
     monkeypatch.undo()
     await until(lambda: feed.number > number)
+    feed.leave()
+
+
+async def test_after_a_defect_no_client_gets_an_empty_table(nodes, monkeypatch):
+    """It would forget every topic and the addresses of all brokers."""
+    node = await nodes.serve("one", bootstrap=True)
+    await create(node, "flights")
+    feed = node.grpc.topology._feed
+    feed.enter()
+    await until(lambda: feed.full().topics)
+    with monkeypatch.context() as patch:
+        patch.setattr(feed, "_compare_topics", fail)
+        for read in (feed.advance, feed.full):
+            with pytest.raises(KeyError):
+                read()
+    assert [topic.name for topic in feed.full().topics] == ["flights"]
     feed.leave()
 
 

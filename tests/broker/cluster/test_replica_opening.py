@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from raftmq.broker.base.metric_catalog import CATALOG
 from raftmq.broker.base.readiness import Reason
+from raftmq.broker.base.supervisor import Work
 from raftmq.broker.cluster import replica_files, unserved
 from raftmq.broker.cluster import replica_manager as local_replicas
 from raftmq.broker.cluster.unserved import NotServedReason, Trouble
@@ -209,6 +210,17 @@ async def test_a_change_of_metadata_costs_a_look_at_its_own_groups(nodes, monkey
     await until(lambda: group_id in node.partitions)
     assert {call.args[0] for call in wanted_of.call_args_list} - {METADATA_GROUP_ID} == {group_id}
     assert not node.standing.not_served()
+
+
+async def test_what_an_exception_leaves_undone_is_looked_at_again(nodes, monkeypatch):
+    node = await nodes.serve("one", bootstrap=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(node.replicas, "_begin", mock.Mock(side_effect=RuntimeError("no thread")))
+        creating = asyncio.ensure_future(create(node, "flights"))
+        await until(lambda: node.supervisor.failures[Work.METADATA_FOLLOWER])
+    await create(node, "another")
+    await until(lambda: len(node.partitions) == 2)
+    await creating
 
 
 async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, monkeypatch):
