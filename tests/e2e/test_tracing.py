@@ -20,11 +20,13 @@ pytestmark = [pytest.mark.e2e]
 PAGE = read_page(Path(__file__).resolve().parents[2] / "docs/guides/tracing.md")
 UNTRACED = """
 import sys
-from raftmq.sync import Consumer, Producer
+from raftmq.sync import Admin, Consumer, Producer
 servers = sys.argv[1]
+with Admin(bootstrap_servers=servers) as admin:
+    admin.create_topic("untraced")
 with Producer(bootstrap_servers=servers) as producer:
-    producer.send_and_wait("orders", b"coffee")
-with Consumer("orders", bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+    producer.send_and_wait("untraced", b"coffee")
+with Consumer("untraced", bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
     next(consumer)
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
