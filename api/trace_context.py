@@ -1,16 +1,25 @@
-"""The trace contexts of an `AppendRequest`: W3C's traceparent in 25 bytes. Clients and brokers share this module, which needs no OpenTelemetry."""
+"""The trace contexts of an `AppendRequest`: W3C's traceparent in 25 bytes, and the fields of a context in headers and metadata.
+
+Clients and brokers share this module, which needs no OpenTelemetry.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
 _CONTEXT: Final = Struct(">16s8sB")
 CONTEXT_BYTES: Final = _CONTEXT.size
+SAMPLED: Final = 1
+"""The flag of a context whose trace is kept."""
 CONTEXTS_MAX: Final = 32
 """Contexts of one request that count. A batch may have thousands of traced records, and a span has few links."""
+FIELD_BYTES_MAX: Final = {"traceparent": 64, "tracestate": 512}
+"""The fields of a context, and their largest values. Anybody may write them, and OpenTelemetry parses them for every record.
+
+A traceparent has 55 bytes. The W3C asks for at least 512 bytes of a tracestate to be passed on.
+"""
 
 
 class TraceContext(NamedTuple):
@@ -19,7 +28,7 @@ class TraceContext(NamedTuple):
     trace_id: int
     span_id: int
     flags: int
-    """1: sampled."""
+    """`SAMPLED`, or 0. The other bits have no meaning here."""
 
 
 def pack_context(context: TraceContext) -> bytes:
@@ -28,8 +37,13 @@ def pack_context(context: TraceContext) -> bytes:
 
 
 def join_contexts(packed: Iterable[bytes]) -> bytes:
-    """Return packed contexts, each once, as many as a request may have. Empty ones are left out."""
-    return b"".join(islice(filter(None, dict.fromkeys(packed)), CONTEXTS_MAX))
+    """Return packed contexts, each once, as many as a request may have. Empty ones are left out.
+
+    A context that is not sampled only tells the broker the decision, so there is one at most, and only if none is sampled.
+    """
+    found = [context for context in dict.fromkeys(packed) if context]
+    sampled = [context for context in found if context[-1] & SAMPLED]
+    return b"".join(sampled[:CONTEXTS_MAX] or found[:1])
 
 
 def unpack_contexts(data: bytes) -> list[TraceContext]:

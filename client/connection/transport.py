@@ -272,7 +272,7 @@ class GrpcConnection:
                 return cast("ResponseT", answer)  # POLL's own, as the request is
         metadata = call_metadata(self.cluster_id)
         if self._tracing is not None:
-            metadata += tuple(self._tracing.carrier().items())
+            metadata += self._tracing.call_metadata()
         call = _unary_call(self._shared, method, request, timeout_seconds, metadata)
         try:
             await self._calls.wait_unary(call)

@@ -100,8 +100,8 @@ class PendingBatch(ABC):
         self._loop = asyncio._get_running_loop()
         """The loop on which the outcome arrives."""
         self._callbacks: list[tuple[Callable[[], object], Context]] | None = None
-        self.spans: tuple[SendSpan, ...] = ()
-        """Spans of the sends of its records. Empty unless the program traces (written by them)."""
+        self.spans: dict[SendSpan, None] = {}
+        """Spans of the sends of its records, until the outcome. Empty unless the program traces (written by them)."""
 
     # ---------------------------------------------------------------------------------------------------------- sending
 
@@ -150,12 +150,13 @@ class PendingBatch(ABC):
         if self._callbacks is not None:  # before the waiters, so that callbacks have run when `flush` returns
             asyncio.get_running_loop().call_soon(_call_back, self._callbacks)
             self._callbacks = None
-        for span in self.spans:
-            span.on_finished(self)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        spans, self.spans = self.spans, {}
+        for number, span in enumerate(spans):
+            span.on_finished(self, has_exception=not number)
 
     async def wait_done(self) -> None:
         """Wait for the outcome, success or failure. Cancelling it only stops the wait. Raises `WrongEventLoopError` on another loop."""
@@ -428,9 +429,8 @@ class BulkDelivery:
 
     def add_span(self, span: SendSpan) -> None:
         """Let the span of the send end not before the batches of the newest piece."""
-        for batch, _, _ in self._pieces[-1].parts:
-            if not batch.is_done:
-                span.watch(batch)
+        for batch in dict.fromkeys(batch for batch, _, _ in self._pieces[-1].parts):
+            span.watch(batch)
 
     def done(self) -> bool:
         """Return whether every outcome is known."""

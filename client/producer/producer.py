@@ -42,6 +42,7 @@ from raftmq.client.producer.record_checks import (
     Columns,
     check_records,
     check_timestamp,
+    columns_with_trace,
     headers_bytes,
     too_large,
     with_trace,
@@ -326,14 +327,24 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
 
         An exception of a serializer or a partitioner is raised, too. If it is cancelled while waiting, the record was not accepted.
         """
-        if self._tracing is not None and not isinstance(headers, self._tracing.traced_headers):
-            span = self._tracing.begin_send(topic, self.client_id)
-            if span is not None:
-                with span.accepting():
-                    traced = span.joined(headers)
-                    delivery = await self.send(topic, value, key, partition, timestamp_ms, traced)
-                    delivery.add_span(span)
-                return delivery
+        span = None if self._tracing is None else self._tracing.begin_send(topic, self.client_id)
+        if span is None:
+            return await self._send(topic, value, key, partition, timestamp_ms, headers)
+        with span.accepting():
+            delivery = await self._send(topic, value, key, partition, timestamp_ms, headers, span)
+            delivery.add_span(span)
+        return delivery
+
+    async def _send(
+        self,
+        topic: str,
+        value: ValueT_contra | None,
+        key: KeyT_contra | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Iterable[tuple[str, bytes]],
+        span: SendSpan | None = None,
+    ) -> Delivery:
         self._sends += 1
         if not self._sends % LOOP_LOOK_CALLS and self._loop_budget.is_spent(self._affinity.loop):
             await self._loop_budget.turn()
@@ -341,6 +352,9 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         value_bytes = to_bytes(value, self._value_serializer, "value")
         key_bytes = to_bytes(key, self._key_serializer, "key")
         header_pairs, header_bytes = check_headers(headers) if headers else ((), 0)
+        if span is not None and header_pairs:
+            header_pairs = span.own(header_pairs)
+            header_bytes = headers_bytes(header_pairs)
         size = (
             (len(value_bytes) if value_bytes is not None else 0)
             + (len(key_bytes) if key_bytes is not None else 0)
@@ -352,6 +366,8 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         state = await self._topic(topic, partition)
         if size > settings.RECORD_BYTES_MAX and size > state.info.record_bytes_max:
             raise too_large(size, state.info.record_bytes_max)
+        if span is not None:
+            header_pairs, size = with_trace(header_pairs, size, span, state.info.record_bytes_max)
         if not self._budget.try_acquire(size):
             await self._acquire(size)
         try:
@@ -426,14 +442,12 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
         bytes_max = (await self._topic(topic, partition)).info.record_bytes_max
-        if span is not None:
-            bytes_max -= headers_bytes(span.headers)
         iterator = iter(records)
         piece_records = 64
         while piece := list(islice(iterator, piece_records)):
             columns = check_records(piece, self._key_serializer, self._value_serializer, bytes_max)
             if span is not None:
-                columns = with_trace(columns, span)
+                columns = columns_with_trace(columns, span, bytes_max)
             has_filled = False
             if columns.values:
                 has_filled = await self._take_piece(topic, columns, partition, timestamp_ms, delivery)

@@ -48,11 +48,27 @@ class Columns(NamedTuple):
     """The error of the record that follows, or None if there is none."""
 
 
-def with_trace(columns: Columns, span: SendSpan) -> Columns:
-    """Return the records with the context of a span in their headers."""
-    given = repeat(_NO_HEADERS, len(columns.values)) if columns.headers is None else columns.headers
-    headers = [span.joined(each) for each in given]
-    return columns._replace(headers=headers, size=records_bytes(columns.keys or (), columns.values, headers))
+def with_trace(headers: Headers, size: int, span: SendSpan, bytes_max: int) -> tuple[Headers, int]:
+    """Return a record's headers, which have no context, with that of a span, and the record's bytes with overhead.
+
+    A record that would exceed `bytes_max` remains without a context.
+    """
+    traced_size = size + headers_bytes(span.headers)
+    return ((*headers, *span.headers), traced_size) if traced_size <= bytes_max else (headers, size)
+
+
+def columns_with_trace(columns: Columns, span: SendSpan, bytes_max: int) -> Columns:
+    """Return the records with the context of a span in their headers instead of one that they may have, as `with_trace` does."""
+    span.record_count += len(columns.values)
+    own = None if columns.headers is None else [span.own(each) for each in columns.headers]
+    sizes = record_sizes(columns.keys, columns.values, own)
+    added = headers_bytes(span.headers)
+    traced = [size + added <= bytes_max for size in sizes]
+    headers = [
+        (*each, *span.headers) if has_room else each
+        for each, has_room in zip(own or repeat(_NO_HEADERS), traced, strict=False)
+    ]
+    return columns._replace(headers=headers, size=sum(sizes) + added * sum(traced))
 
 
 def to_bytes_column(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, cast
 from zlib import crc32
 
 import msgspec
@@ -17,6 +17,7 @@ from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import Headers
 from raftmq.client.codec.cells import Serializer, check_headers, to_bytes
 from raftmq.client.connection.resolver import TopicInfo
+from raftmq.client.producer.record_checks import headers_bytes
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.message_checks import (
     DELAY_MAX_MS,
@@ -29,6 +30,9 @@ from raftmq.message_checks import (
 )
 from raftmq.message_headers import encode_headers
 from raftmq.types import ValueT_contra
+
+if TYPE_CHECKING:
+    from raftmq.client.base.spans import SendSpan
 
 NO_HEADERS: Final[Headers] = ()
 VERSION_MAX: Final = (1 << 32) - 1
@@ -110,6 +114,23 @@ def check_message(
         headers,
         message.replace,
         size + (len(key) if key is not None else 0) + settings.RECORD_OVERHEAD_BYTES,
+    )
+
+
+def with_trace(message: CheckedMessage, span: SendSpan, message_bytes_max: int) -> CheckedMessage:
+    """Return a message with the context of a span in its headers instead of one that it may have.
+
+    A message that would exceed a limit remains without a context.
+    """
+    own = span.own(message.headers)
+    traced = (*own, *span.headers)
+    is_traced = (
+        len(message.value) + headers_bytes(traced) <= message_bytes_max
+        and len(encode_headers(traced) or b"") <= HEADERS_BYTES_MAX
+    )
+    headers = traced if is_traced else own
+    return message._replace(
+        headers=headers, size=message.size - headers_bytes(message.headers) + headers_bytes(headers)
     )
 
 

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import fresh_copy
 from raftmq.client.base.loop_budget import LoopBudget
@@ -23,7 +22,7 @@ from raftmq.client.producer.byte_budget import ByteBudget
 from raftmq.client.producer.dispatcher import Dispatcher
 from raftmq.client.producer.identity import ProducerName
 from raftmq.client.producer.partition_queue import PartitionQueue, ProducerIdentity
-from raftmq.client.queue.new_message import CheckedMessage, NewMessage, check_message, home_partition
+from raftmq.client.queue.new_message import CheckedMessage, NewMessage, check_message, home_partition, with_trace
 from raftmq.client.queue.put_batch import MessageBatch, PutResult
 from raftmq.client.queue.topic import QueueTopic
 from raftmq.errors import BufferFullError, ClosedClientError
@@ -92,9 +91,9 @@ class Putter:
         span = self._begin_span(is_bulk=False)
         with nullcontext() if span is None else span.accepting():
             info = await self._ready()
-            if span is not None:
-                message = msgspec.structs.replace(message, headers=span.joined(message.headers))
             checked = check_message(message, self._serializer, info.message_bytes_max)
+            if span is not None:
+                checked = with_trace(checked, span, info.message_bytes_max)
             batch, position = await self._accept(checked)
             if span is not None:
                 span.watch(batch, position)
@@ -113,8 +112,7 @@ class Putter:
         if span is None:
             return await self._put_many(messages)
         with span.accepting():
-            traced = (msgspec.structs.replace(each, headers=span.joined(each.headers)) for each in messages)
-            return await self._put_many(traced, span)
+            return await self._put_many(messages, span)
 
     async def _put_many(
         self, messages: Iterable[NewMessage[Any]], span: SendSpan | None = None
@@ -126,6 +124,9 @@ class Putter:
         try:
             for number, message in enumerate(messages):
                 checked = check_message(message, self._serializer, info.message_bytes_max)
+                if span is not None:
+                    span.record_count += 1
+                    checked = with_trace(checked, span, info.message_bytes_max)
                 if self._budget.try_acquire(checked.size):
                     place = self._add_acquired(info, checked)
                 else:

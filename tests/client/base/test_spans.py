@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from raftmq.client.base.spans import LINKS_MAX, Tracing, context_of
+from raftmq.client.base.settings import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
+from raftmq.client.base.spans import LINKS_MAX, SendSpan, Tracing, context_of
 from raftmq.client.base.tracing import active_tracing, joined_trace
 from raftmq.client.consumer.consumer import Consumer
+from raftmq.client.producer.batch import ProducerBatch
 from raftmq.client.producer.producer import Producer
-from raftmq.client.queue.new_message import NewMessage
+from raftmq.client.queue.new_message import NewMessage, check_message, with_trace
 from raftmq.client.queue.queue import Queue
 from raftmq.client.worker.handlers import FIRST, Handlers
 from raftmq.client.worker.loop_thread_executor import LoopThreadExecutor
 from raftmq.client.worker.thread_executor import ThreadExecutor
 from raftmq.errors import RecordTooLargeError, UnknownTopicError
-from raftmq.trace_context import CONTEXTS_MAX, TraceContext, unpack_contexts
+from raftmq.message_checks import HEADERS_BYTES_MAX
+from raftmq.trace_context import CONTEXTS_MAX, FIELD_BYTES_MAX, SAMPLED, TraceContext, unpack_contexts
 from raftmq.types import Record
 
 from tests.support.client.fake_broker import FakeCluster
@@ -45,6 +51,13 @@ async def read(cluster: FakeCluster, count: int) -> list[Record]:
             while len(found) < count:
                 found += [one for records in (await consumer.getmany(timeout_ms=1000)).values() for one in records]
     return found
+
+
+def begun(traced: Traced) -> SendSpan:
+    with traced.active():
+        send = Tracing(traced.provider).begin_send("t", "client")
+    assert send is not None
+    return send
 
 
 def contexts_in(cluster: FakeCluster) -> list[TraceContext]:
@@ -145,9 +158,145 @@ async def test_a_trace_that_is_not_sampled_goes_on_as_such(cluster: FakeCluster)
         async with producer(cluster) as p:
             with traced.active():
                 await p.send_and_wait("t", b"a")
+            await p.send_and_wait("t", b"b")
+    with tracing_program() as other:
+        async with producer(cluster) as p:
+            with other.active():
+                await p.send_and_wait("t", b"c")
+    first, second, third = await read(cluster, 3)
+    assert not int(dict(first.headers)["traceparent"][-2:], 16) & SAMPLED
+    assert (second.headers, len(third.headers)) == ((), 1)
+    assert [context.flags & SAMPLED for context in contexts_in(cluster)] == [0, SAMPLED]
+
+
+def test_an_active_span_that_is_not_sampled_is_passed_on():
+    with tracing_program(is_sampled=False) as traced:
+        tracing = Tracing(traced.provider)
+        with traced.active() as program:
+            assert tracing.call_metadata() == (("traceparent", traceparent(program).decode()),)
+            (context,) = unpack_contexts(tracing.active_context())
+    assert (context.span_id, context.flags & SAMPLED) == (program.span_id, 0)
+
+
+class BrokenProcessor(SpanProcessor):
+    """A span processor of a program that raises when spans begin, or when they end."""
+
+    def __init__(self, *, at_start: bool) -> None:
+        self._at_start = at_start
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if self._at_start:
+            raise RuntimeError("broken at the start")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError("broken at the end")
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+async def test_a_broken_span_processor_harms_no_record(
+    cluster: FakeCluster, traced: Traced, caplog: pytest.LogCaptureFixture, at_start: bool
+):
+    cluster.create_topic("t")
+    cluster.create_queue("jobs")
+    traced.provider.add_span_processor(BrokenProcessor(at_start=at_start))
+    parent = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=True, trace_flags=trace.TraceFlags(1)))
+    servers = cluster.bootstrap_servers
+    async with asyncio.timeout(20):
+        async with producer(cluster) as p, Queue("jobs", bootstrap_servers=servers) as queue:
+            with trace.use_span(parent):
+                await p.send_and_wait("t", b"a")
+                await (await p.send_many("t", [(None, b"b")]))
+                with pytest.raises(RecordTooLargeError):
+                    await p.send("t", b"x" * 2_000_000)
+                await queue.put(b"c")
+                assert [message.value for message in await queue.get_many(wait_ms=5000)] == [b"c"]
+        async with Consumer("t", bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+            assert [(await anext(consumer)).value, (await anext(consumer)).value] == [b"a", b"b"]
+    record = Record("t", 0, 5, 0, None, b"")
+    with pytest.raises(ValueError, match="of the handler"), Tracing(traced.provider).processing(record, 1):
+        raise ValueError("of the handler")
+    assert not trace.get_current_span().get_span_context().is_valid
+    assert [line.split(" trace_id")[0] for line in caplog.messages].count("tracing_failed") <= 1
+
+
+async def test_a_failed_batch_is_one_exception_event_of_its_sends(cluster: FakeCluster, traced: Traced):
+    sends = [begun(traced) for _ in range(3)]
+    batch = ProducerBatch("t", 0, 0, 0.0, 1.0)
+    for position, send in enumerate(sends):
+        with send.accepting():
+            batch.append(b"", None, 0, (), 1)
+            send.watch(batch, position)
+            send.watch(batch, position)
+    batch.finish(-1, UnknownTopicError("gone"))
+    assert (len(batch.spans), len(traced.ended("send t"))) == (0, 3)
+    assert [len(span.events) for span in traced.ended("send t")] == [1, 0, 0]
+    assert {span.status.status_code for span in traced.ended("send t")} == {StatusCode.ERROR}
+
+
+async def test_a_batch_that_is_done_already_ends_the_span(traced: Traced):
+    send = begun(traced)
+    batch = ProducerBatch("t", 3, 0, 0.0, 1.0)
+    batch.append(b"", None, 0, (), 1)
+    batch.finish(7, None)
+    with send.accepting():
+        send.watch(batch)
+    (span,) = traced.ended("send t")
+    assert span.attributes is not None
+    assert span.attributes["messaging.raftmq.offset"] == 7
+
+
+async def test_an_override_of_send_runs_once_per_record(cluster: FakeCluster, traced: Traced):
+    class Stamping(Producer):
+        async def send(self, topic, value=None, key=None, partition=None, timestamp_ms=None, headers=()):
+            return await super().send(topic, value, key, partition, timestamp_ms, [*headers, ("stamp", b"1")])
+
+    cluster.create_topic("t")
+    async with Stamping(bootstrap_servers=cluster.bootstrap_servers) as p:
+        with traced.active():
+            await p.send_and_wait("t", b"a")
     (record,) = await read(cluster, 1)
-    assert not int(dict(record.headers)["traceparent"][-2:], 16) & 1
-    assert contexts_in(cluster) == []
+    assert [name for name, _ in record.headers] == ["stamp", "traceparent"]
+
+
+async def test_headers_may_be_none_within_a_span_too(cluster: FakeCluster, traced: Traced):
+    cluster.create_topic("t")
+    cluster.create_queue("jobs")
+    async with producer(cluster) as p, Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        with traced.active():
+            await p.send_and_wait("t", b"a", headers=None)
+            await (await p.send_many("t", [(None, b"b", None)]))
+            await queue.put_many([NewMessage(b"c", headers=None)])
+    assert [len(record.headers) for record in await read(cluster, 2)] == [1, 1]
+
+
+async def test_a_record_at_the_limit_is_sent_without_the_context(cluster: FakeCluster, traced: Traced):
+    cluster.create_topic("t")
+    largest = RECORD_BYTES_MAX - RECORD_OVERHEAD_BYTES
+    async with producer(cluster) as p:
+        with traced.active():
+            await p.send_and_wait("t", b"x" * largest)
+            await (await p.send_many("t", [(None, b"x" * largest), (None, b"small")]))
+            with pytest.raises(RecordTooLargeError, match=rf"{largest + 1} bytes, but at most {largest} "):
+                await p.send("t", b"x" * (largest + 1))
+            with pytest.raises(RecordTooLargeError, match=rf"{largest + 1} bytes, but at most {largest} "):
+                await p.send_many("t", [(None, b"x" * (largest + 1))])
+    assert [len(record.headers) for record in await read(cluster, 3)] == [0, 0, 1]
+
+
+def test_a_message_at_a_limit_is_put_without_the_context(traced: Traced):
+    send = begun(traced)
+    for message, bytes_max in (
+        (NewMessage(b"x" * 100, headers=[("traceparent", b"of its source")]), 140),
+        (NewMessage(b"", headers=[("own", b"x" * (HEADERS_BYTES_MAX - 50))]), 1 << 20),
+    ):
+        checked = check_message(message, None, bytes_max)
+        found = with_trace(checked, send, bytes_max)
+        assert not FIELD_BYTES_MAX.keys() & dict(found.headers).keys()
+        assert found.size <= checked.size
+    checked = check_message(NewMessage(b"x"), None, 1 << 20)
+    found = with_trace(checked, send, 1 << 20)
+    assert found.headers == send.headers
+    assert found == check_message(NewMessage(b"x", headers=send.headers), None, 1 << 20)
 
 
 # ------------------------------------------------------------------------------------------------------------- receiving
@@ -183,6 +332,28 @@ def test_a_span_has_few_links(traced: Traced):
     Tracing(traced.provider).received("t", [record] * (LINKS_MAX + 1), 1)
     (span,) = traced.ended("receive t")
     assert len(span.links) == LINKS_MAX
+
+
+def test_a_long_context_is_neither_read_nor_sent_on(traced: Traced):
+    valid, state = (
+        traceparent(trace.SpanContext(1, 2, is_remote=True, trace_flags=trace.TraceFlags(1))),
+        b"a=" + b"x" * 200,
+    )
+    long = Record("t", 0, 0, 0, None, b"", (("traceparent", valid + b" " * 100),))
+    assert not trace.get_current_span(context_of(long)).get_span_context().is_valid
+    for tracestate, kept in ((state, 1), (b",".join(b"%c=" % name + b"x" * 200 for name in b"abc"), 0)):
+        record = Record("t", 0, 0, 0, None, b"", (("traceparent", valid), ("tracestate", tracestate)))
+        assert len(trace.get_current_span(context_of(record)).get_span_context().trace_state) == kept
+    sent_state = TraceState([(name, "x" * 200) for name in "abc"])
+    parent = trace.NonRecordingSpan(
+        trace.SpanContext(1, 2, is_remote=False, trace_flags=trace.TraceFlags(0), trace_state=sent_state)
+    )
+    tracing = Tracing(traced.provider)
+    with trace.use_span(parent):
+        send = tracing.begin_send("t", "client")
+        assert send is not None
+        assert [name for name, _ in (*send.headers, *tracing.carrier().items())] == ["traceparent"] * 2
+        assert [name for name, _ in tracing.call_metadata()] == ["traceparent"]
 
 
 def test_malformed_contexts_are_ignored(traced: Traced):
