@@ -73,6 +73,8 @@ def run_broker(loaded: LoadedConfig) -> int:
         tracing = _start_tracing(config)
     except MissingExtraError as error:
         return _complain(str(error), EXIT_MACHINE)
+    except ValueError as error:
+        return _complain(str(error), EXIT_USAGE)
     try:
         return _run(loaded, tracing)
     finally:
@@ -81,7 +83,7 @@ def run_broker(loaded: LoadedConfig) -> int:
 
 
 def _start_tracing(config: BrokerConfig) -> Tracing | None:
-    """Configure logs, and return the tracing if there is any. Raises `MissingExtraError`."""
+    """Configure logs, and return the tracing if there is any. Raises `MissingExtraError`, or `ValueError` as `start_tracing` does."""
     if config.tracing_endpoint is None:
         configure_logs(config.log_level)
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Final
@@ -23,12 +24,11 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from raftmq.broker.base.config import BrokerConfig
-from raftmq.trace_context import unpack_contexts
+from raftmq.trace_context import FIELD_BYTES_MAX, unpack_contexts
 
 EXPORT_SECONDS: Final = 2.0
 """The time for a batch of spans, also for the last one, when the broker ends. Spans are not worth waiting for."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
-_FIELDS: Final = _PROPAGATOR.fields
 _ROOT: Final = Context()
 _OK: Final = "OK"
 Attributes = Mapping[str, str | int | float]
@@ -52,7 +52,11 @@ class Tracing:
 
     def begin(self, method: str, metadata: Iterable[tuple[str, str | bytes]] = ()) -> Span | None:
         """Begin the span of a call with this metadata, or return None if it has none."""
-        carrier = {key: value for key, value in metadata if key in _FIELDS and isinstance(value, str)}
+        carrier = {
+            key: value
+            for key, value in metadata
+            if isinstance(value, str) and len(value) <= FIELD_BYTES_MAX.get(key, -1)
+        }
         parent = _PROPAGATOR.extract(carrier, _ROOT) if carrier else _ROOT
         found = trace.get_current_span(parent).get_span_context()
         return self._begin(method, parent, [], is_sampled=found.trace_flags.sampled if found.is_valid else None)
@@ -124,8 +128,13 @@ class Tracing:
             span.set_attributes(attributes())
 
     def close(self) -> None:
-        """Export what is left, within `EXPORT_SECONDS` if the collector answers. Blocks."""
-        self._provider.shutdown()
+        """Export what is left, in at most `EXPORT_SECONDS`. Blocks.
+
+        OpenTelemetry itself waits for up to 30 s for a collector that does not answer.
+        """
+        ending = threading.Thread(target=self._provider.shutdown, name="raftmq-tracing-end", daemon=True)
+        ending.start()
+        ending.join(EXPORT_SECONDS)
 
 
 def add_trace_ids(logger: object, method: str, event: MutableMapping[str, object]) -> MutableMapping[str, object]:
@@ -139,7 +148,17 @@ def add_trace_ids(logger: object, method: str, event: MutableMapping[str, object
 
 
 def start_tracing(config: BrokerConfig) -> Tracing:
-    """Start to export spans in the background. OpenTelemetry's own variables (`OTEL_*`) set everything that `config` does not."""
+    """Start to export spans in the background. OpenTelemetry's own variables (`OTEL_*`) set everything that `config` does not.
+
+    Raises `ValueError` for a variable with a value that OpenTelemetry does not accept.
+    """
+    try:
+        return Tracing(_exporting_provider(config), config.tracing_sample_ratio)
+    except Exception as error:
+        raise ValueError(f"OpenTelemetry cannot start; check the variables OTEL_*: {error}") from error
+
+
+def _exporting_provider(config: BrokerConfig) -> TracerProvider:
     own = Resource({SERVICE_NAME: "raftmq-broker", "service.instance.id": f"{config.host_label()}/{config.listen}"})
     named = own.merge(OTELResourceDetector().detect())
     if os.environ.get("OTEL_SERVICE_NAME"):
@@ -147,4 +166,4 @@ def start_tracing(config: BrokerConfig) -> Tracing:
     provider = TracerProvider(resource=named, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=config.tracing_endpoint, timeout=EXPORT_SECONDS)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    return Tracing(provider, config.tracing_sample_ratio)
+    return provider

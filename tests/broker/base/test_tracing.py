@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from raftmq.broker.base.config import BrokerConfig
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.base.tracing import Tracing, add_trace_ids
+from raftmq.broker.base.tracing import Tracing, add_trace_ids, start_tracing
 from raftmq.broker.grpc_port.handlers import observed
 from raftmq.broker.services.request_metrics import RequestMetrics
 from raftmq.proto import queue_pb2 as pb
@@ -69,6 +72,38 @@ def test_a_share_of_the_calls_without_a_trace_begins_one(drawn: float, has_span:
     assert (tracing.begin("Poll") is not None) == has_span
     assert (tracing.begin("Poll", [("traceparent", "nonsense")]) is not None) == has_span
     assert (tracing.begin_linked("Append", b"short") is not None) == has_span
+
+
+def test_a_long_context_is_ignored(tracing: Tracing, kept: InMemorySpanExporter) -> None:
+    valid = f"00-{1:032x}-{2:016x}-00"
+    assert tracing.begin("Ack", [("traceparent", valid)]) is None
+    always = Tracing(TracerProvider(shutdown_on_exit=False), 1.0)
+    assert always.begin("Ack", [("traceparent", valid + " " * 100)]) is not None, "it belongs to no trace"
+    for tracestate, kept_count in (("a=1", 1), (",".join(f"{name}={'x' * 200}" for name in "abc"), 0)):
+        span = tracing.begin("Ack", [("traceparent", valid[:-1] + "1"), ("tracestate", tracestate)])
+        assert span is not None
+        assert len(span.get_span_context().trace_state) == kept_count
+
+
+def test_the_end_does_not_wait_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftmq.broker.base.tracing.EXPORT_SECONDS", 0.05)
+    provider, answers, seen = TracerProvider(shutdown_on_exit=False), threading.Event(), threading.Event()
+
+    def wait_for_it() -> None:
+        answers.wait()
+        seen.set()
+
+    monkeypatch.setattr(provider, "shutdown", wait_for_it)
+    Tracing(provider, 0.0).close()
+    assert not seen.is_set()
+    answers.set()
+    assert seen.wait(5)
+
+
+def test_a_setting_that_opentelemetry_refuses_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "zip")
+    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_COMPRESSION"):
+        start_tracing(BrokerConfig(data_dir=tmp_path, tracing_endpoint="http://127.0.0.1:1"))
 
 
 def test_an_append_is_a_child_of_the_first_send_and_linked_to_the_others(
