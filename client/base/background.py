@@ -8,19 +8,26 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from raftmq.client.base import settings
+from raftmq.client.base.tracing import context_without_span
 
 CANCEL_AGAIN_SECONDS: Final = 1.0
 """The time after which a cancelled task that has not ended is cancelled again."""
 
 
 def spawn(
-    coroutine: Coroutine[object, object, None], name: str, on_crash: Callable[[BaseException], None]
+    coroutine: Coroutine[object, object, None],
+    name: str,
+    on_crash: Callable[[BaseException], None],
+    *,
+    keeps_span: bool = False,
 ) -> asyncio.Task[None]:
     """Run a client's background task. An exception that ends it is a defect and is passed to `on_crash`, so that nobody waits indefinitely.
 
-    A `CancelledError` that nobody requested, which a library may raise, is a defect, too.
+    A `CancelledError` that nobody requested, which a library may raise, is a defect, too. `keeps_span`: the task belongs to the active span.
+    Other tasks do not, as they serve later callers, too.
     """
-    task = asyncio.get_running_loop().create_task(coroutine, name=name)
+    context = None if keeps_span else context_without_span()
+    task = asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
 
     def on_done(done: asyncio.Task[None]) -> None:
         if done.cancelled():

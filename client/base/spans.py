@@ -107,11 +107,16 @@ def entered(carrier: Mapping[str, str]) -> Iterator[None]:
         contexts.detach(token)
 
 
+def leave_span() -> None:
+    """Make no span the active one, until the end of the current `contextvars.Context`."""
+    contexts.attach(trace.set_span_in_context(trace.INVALID_SPAN))
+
+
 def _live_context() -> SpanContext | None:
     """Return the context of the active span, or None if there is none, or it has ended.
 
-    Background tasks inherit the context in which a client was started. A span of a trace that is not sampled never records, so that its end
-    cannot be seen.
+    A task goes on after the span in which it was started. A span of a trace that is not sampled never records, so that its end cannot be
+    seen.
     """
     span = trace.get_current_span()
     found = span.get_span_context()
@@ -186,7 +191,8 @@ class SendSpan:
         try:
             yield
         except BaseException as error:
-            fail(self._span, name_of(error), str(error), error)
+            with GUARD:
+                fail(self._span, name_of(error), str(error), error)
             raise
         finally:
             self._count_down()
@@ -326,7 +332,8 @@ class Tracing:
         try:
             yield
         except Exception as error:
-            fail(span, name_of(error), str(error), error)
+            with GUARD:
+                fail(span, name_of(error), str(error), error)
             raise
         finally:
             contexts.detach(token)

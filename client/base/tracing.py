@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,17 @@ def active_tracing() -> Tracing | None:
     from raftmq.client.base.spans import Tracing
 
     return Tracing(provider)
+
+
+def context_without_span() -> Context | None:
+    """Return a copy of the current context in which no span is active, or None if no span can be."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from raftmq.client.base.spans import leave_span
+
+    context = copy_context()
+    context.run(leave_span)
+    return context
 
 
 @contextmanager

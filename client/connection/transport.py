@@ -271,7 +271,7 @@ class GrpcConnection:
                 answer = await self._poll_over(connection, cast("pb.PollRequest", request), timeout_seconds)
                 return cast("ResponseT", answer)  # POLL's own, as the request is
         metadata = call_metadata(self.cluster_id)
-        if self._tracing is not None:
+        if self._tracing is not None and method is not POLL:  # a consumer reads ahead, for later callers
             metadata += self._tracing.call_metadata()
         call = _unary_call(self._shared, method, request, timeout_seconds, metadata)
         try:

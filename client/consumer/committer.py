@@ -124,7 +124,7 @@ class Committer:
             by_identity.setdefault(slot.commit.identity, {})[partition] = slot
         for identity, slots in by_identity.items():
             self._under_way.update(slots)
-            task = spawn(self._run(identity, slots), "raftmq-commit", self._on_crash)
+            task = spawn(self._run(identity, slots), "raftmq-commit", self._on_crash, keeps_span=True)
             self._tasks[task] = None
             task.add_done_callback(partial(self._on_ended, frozenset(slots), slots))
 

@@ -387,7 +387,7 @@ class WorkLoop(RebalanceListener):
         job: RecordJob,
         tasks: dict[asyncio.Task[None], RecordJob],
     ) -> None:
-        task = spawn(coroutine, name, self._fail)
+        task = spawn(coroutine, name, self._fail, keeps_span=True)
         tasks[task] = job
         task.add_done_callback(partial(self._on_task_done, tasks))
 

@@ -12,6 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from raftmq.client.base.background import spawn
 from raftmq.client.base.settings import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 from raftmq.client.base.spans import LINKS_MAX, SendSpan, Tracing, context_of
 from raftmq.client.base.tracing import active_tracing, joined_trace
@@ -432,6 +433,19 @@ def test_a_call_carries_the_active_span_until_it_ends(traced: Traced):
         assert tracing.carrier() == {"traceparent": traceparent(span.get_span_context()).decode()}
         span.end()
         assert tracing.carrier() == {}, "a task that was started in it goes on"
+
+
+async def test_a_background_task_has_no_active_span(traced: Traced):
+    seen: list[bool] = []
+
+    async def look() -> None:
+        seen.append(trace.get_current_span().get_span_context().is_valid)
+
+    with traced.active() as program:
+        for keeps_span in (False, True):
+            await spawn(look(), "looks", print, keeps_span=keeps_span)
+        assert trace.get_current_span().get_span_context() == program
+    assert seen == [False, True]
 
 
 def test_lines_of_the_sdk_have_the_ids_of_the_active_span(traced: Traced, caplog: pytest.LogCaptureFixture):
