@@ -191,11 +191,19 @@ class SendSpan:
         try:
             yield
         except BaseException as error:
-            with GUARD:
-                fail(self._span, name_of(error), str(error), error)
+            self.refuse(error)
             raise
-        finally:
-            self._count_down()
+        self.accept()
+
+    def refuse(self, error: BaseException) -> None:
+        """Note that the call raises. The span ends with the batches that it filled before."""
+        with GUARD:
+            fail(self._span, name_of(error), str(error), error)
+        self._count_down()
+
+    def accept(self) -> None:
+        """Note that the call returns. The span ends with the last batch."""
+        self._count_down()
 
     def watch(self, batch: SentBatch, position: int = 0) -> None:
         """Wait for a batch too. `position` is that of the only record."""

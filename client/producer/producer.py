@@ -328,55 +328,49 @@ class Producer(Generic[KeyT_contra, ValueT_contra]):
         An exception of a serializer or a partitioner is raised, too. If it is cancelled while waiting, the record was not accepted.
         """
         span = None if self._tracing is None else self._tracing.begin_send(topic, self.client_id)
-        if span is None:
-            return await self._send(topic, value, key, partition, timestamp_ms, headers)
-        with span.accepting():
-            delivery = await self._send(topic, value, key, partition, timestamp_ms, headers, span)
-            delivery.add_span(span)
-        return delivery
-
-    async def _send(
-        self,
-        topic: str,
-        value: ValueT_contra | None,
-        key: KeyT_contra | None,
-        partition: int | None,
-        timestamp_ms: int | None,
-        headers: Iterable[tuple[str, bytes]],
-        span: SendSpan | None = None,
-    ) -> Delivery:
-        self._sends += 1
-        if not self._sends % LOOP_LOOK_CALLS and self._loop_budget.is_spent(self._affinity.loop):
-            await self._loop_budget.turn()
-        self._check_usable()
-        value_bytes = to_bytes(value, self._value_serializer, "value")
-        key_bytes = to_bytes(key, self._key_serializer, "key")
-        header_pairs, header_bytes = check_headers(headers) if headers else ((), 0)
-        if span is not None and header_pairs:
-            header_pairs = span.own(header_pairs)
-            header_bytes = headers_bytes(header_pairs)
-        size = (
-            (len(value_bytes) if value_bytes is not None else 0)
-            + (len(key_bytes) if key_bytes is not None else 0)
-            + header_bytes
-            + settings.RECORD_OVERHEAD_BYTES
-        )
-        if timestamp_ms is not None:
-            timestamp_ms = check_timestamp(timestamp_ms)
-        state = await self._topic(topic, partition)
-        if size > settings.RECORD_BYTES_MAX and size > state.info.record_bytes_max:
-            raise too_large(size, state.info.record_bytes_max)
-        if span is not None:
-            header_pairs, size = with_trace(header_pairs, size, span, state.info.record_bytes_max)
-        if not self._budget.try_acquire(size):
-            await self._acquire(size)
-        try:
-            if state.info is not self._resolver.topics.get(topic):  # it changed during the wait
-                state = await self._topic(topic, partition)
-            return self._accumulator.add(state, value_bytes, key_bytes, partition, timestamp_ms, header_pairs, size)
-        except BaseException:
-            self._budget.release(size)
+        try:  # not a method of its own: awaiting it would take 0.14 us of some 2.6
+            self._sends += 1
+            if not self._sends % LOOP_LOOK_CALLS and self._loop_budget.is_spent(self._affinity.loop):
+                await self._loop_budget.turn()
+            self._check_usable()
+            value_bytes = to_bytes(value, self._value_serializer, "value")
+            key_bytes = to_bytes(key, self._key_serializer, "key")
+            header_pairs, header_bytes = check_headers(headers) if headers else ((), 0)
+            if span is not None and header_pairs:
+                header_pairs = span.own(header_pairs)
+                header_bytes = headers_bytes(header_pairs)
+            size = (
+                (len(value_bytes) if value_bytes is not None else 0)
+                + (len(key_bytes) if key_bytes is not None else 0)
+                + header_bytes
+                + settings.RECORD_OVERHEAD_BYTES
+            )
+            if timestamp_ms is not None:
+                timestamp_ms = check_timestamp(timestamp_ms)
+            state = await self._topic(topic, partition)
+            if size > settings.RECORD_BYTES_MAX and size > state.info.record_bytes_max:
+                raise too_large(size, state.info.record_bytes_max)  # noqa: TRY301 - the span notes it like any other error
+            if span is not None:
+                header_pairs, size = with_trace(header_pairs, size, span, state.info.record_bytes_max)
+            if not self._budget.try_acquire(size):
+                await self._acquire(size)
+            try:
+                if state.info is not self._resolver.topics.get(topic):  # it changed during the wait
+                    state = await self._topic(topic, partition)
+                delivery = self._accumulator.add(
+                    state, value_bytes, key_bytes, partition, timestamp_ms, header_pairs, size
+                )
+            except BaseException:
+                self._budget.release(size)
+                raise
+        except BaseException as error:
+            if span is not None:
+                span.refuse(error)
             raise
+        if span is not None:
+            delivery.add_span(span)
+            span.accept()
+        return delivery
 
     async def send_and_wait(
         self,
