@@ -62,16 +62,21 @@ def run(directory: Path, cluster: LocalCluster, collector: Collector, *command: 
     return done.stdout
 
 
-def test_the_programs_of_the_page_give_the_trace_that_it_shows(
-    cluster: LocalCluster, collector: Collector, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def programs(cluster: LocalCluster, collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Run the programs of the page, before others: a broker logs few slow requests in a while."""
+    directory = tmp_path_factory.mktemp("programs")
     for name, text in PAGE.files.items():
-        (tmp_path / name).write_text(text.replace("localhost:9400", cluster.bootstrap_servers))
+        (directory / name).write_text(text.replace("localhost:9400", cluster.bootstrap_servers))
     programs = [command for command in PAGE.commands if command.line.startswith("python ")]
     assert [command.line.split()[1] for command in programs] == list(PAGE.files)
     for command in programs:
-        said = run(tmp_path, cluster, collector, sys.executable, *command.line.split()[1:])
+        said = run(directory, cluster, collector, sys.executable, *command.line.split()[1:])
         assert said == command.output
+
+
+@pytest.mark.usefixtures("programs")
+def test_the_programs_of_the_page_give_the_trace_that_it_shows(cluster: LocalCluster, collector: Collector) -> None:
     root = collector.named("order tea")
     sent, put = collector.named("send orders"), collector.named("send mails")
     assert {sent.parent_span_id, put.parent_span_id} == {root.span_id}
@@ -94,6 +99,7 @@ def test_the_programs_of_the_page_give_the_trace_that_it_shows(
     }
 
 
+@pytest.mark.usefixtures("programs")
 def test_a_program_that_does_not_trace_imports_nothing_of_opentelemetry(
     cluster: LocalCluster, collector: Collector, tmp_path: Path
 ) -> None:
