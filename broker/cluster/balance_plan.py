@@ -116,7 +116,7 @@ def plan_balance(
     if is_automatic and not leaders_only:
         layout.spread()
         layout.even_replicas()
-        while layout.spread():  # a broker that was full may have room now
+        while layout.empty_draining() or layout.spread():  # a broker that was full may have room now
             layout.even_replicas()
     layout.choose_leaders(is_automatic=is_automatic)
     if is_automatic and not leaders_only:
@@ -186,20 +186,25 @@ class _Layout:
 
     # ------------------------------------------------------------------------------------------------------------ steps
 
-    def empty_draining(self) -> None:
-        """Move every replica away from the draining brokers, as far as there are places."""
+    def empty_draining(self) -> bool:
+        """Move every replica away from the draining brokers, as far as there are places. Return whether any was moved."""
+        has_moved = False
+        self._without_place.clear()
         for giver in sorted(self._draining):
             for group_id in sorted(self._held[giver]):
                 if self._partitions[group_id].is_fixed:
                     continue
                 if len(self._places[group_id]) > self._partitions[group_id].replication_factor:
                     self._remove(group_id, giver, Reason.DRAIN)
+                    has_moved = True
                     continue
                 taker = self._best_taker(group_id, giver)
                 if taker is None:
                     self._without_place.append(group_id)
                 else:
                     self._move(group_id, giver, taker, Reason.DRAIN)
+                    has_moved = True
+        return has_moved
 
     def remove_surplus(self) -> None:
         """Remove replicas that a topic no longer wants: those that are unavailable first, then the most crowded, then those of the fullest broker."""

@@ -168,6 +168,15 @@ def test_without_automatic_balance_only_drains_and_surplus_are_planned():
     assert plan(nodes, placed(*[(1, 2, 3)] * 6), is_automatic=False) == BalancePlan(())
 
 
+def test_a_broker_that_gives_replicas_away_has_room_for_those_of_a_drained_one():
+    """Hypothesis found it: broker 1 is full, holds too many, and is the only one that can take the replica of broker 4."""
+    nodes = [node(1), node(2), node(3), node(4, state="draining"), node(5, state="draining")]
+    partitions = placed((2, 3, 4), (1,), (1,), (1,), (1,), (1,))
+    made = plan(nodes, partitions, replicas_max={1: 4})
+    assert sorted(after(partitions, made)[0].node_ids) == [1, 2, 3]
+    assert made.without_place == ()
+
+
 @st.composite
 def clusters(draw):
     """Return brokers, partitions, the room of brokers, and the brokers that are away."""
