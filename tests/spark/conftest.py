@@ -25,7 +25,10 @@ MASTER = "local[2]"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that runs for a minute does not gain by optimized compilation: without these options the tests take 1.8 times the processor time."""
 SETTINGS = {
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "2g",  # one JVM runs hundreds of queries, and keeps what it shows of them
+    "spark.sql.ui.retainedExecutions": "10",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
     "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
