@@ -32,15 +32,14 @@ print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
     with Collector() as collector:
         yield collector
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(collector: Collector) -> Iterator[LocalCluster]:
-    """A broker for each test: it logs few slow requests in a second."""
     settings = (f"tracing_endpoint={collector.endpoint}", "slow_request_seconds=0.000001")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
