@@ -41,3 +41,8 @@ def check_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[Headers, int]:
         check_text(name, "a header's name")
         size += len(name.encode()) + len(value) + settings.RECORD_OVERHEAD_BYTES
     return tuple((name, value) for name, value in cast("Headers", pairs)), size
+
+
+def headers_bytes(headers: Headers) -> int:
+    """Return the bytes of headers with overhead, as `check_headers` counts them."""
+    return sum(len(name.encode()) + len(value or b"") + settings.RECORD_OVERHEAD_BYTES for name, value in headers)

@@ -27,7 +27,7 @@ from raftmq.client.base.metrics import ProducerMetrics
 from raftmq.client.base.settings import LOOP_LOOK_CALLS
 from raftmq.client.base.texts import check_text
 from raftmq.client.base.tracing import active_tracing
-from raftmq.client.codec.cells import check_headers, to_bytes
+from raftmq.client.codec.cells import check_headers, headers_bytes, to_bytes
 from raftmq.client.codec.codecs import CODECS
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import GrpcTransport, Transport
@@ -43,7 +43,6 @@ from raftmq.client.producer.record_checks import (
     check_records,
     check_timestamp,
     columns_with_trace,
-    headers_bytes,
     too_large,
     with_trace,
 )

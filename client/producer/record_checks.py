@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
 from raftmq.client.base import settings
 from raftmq.client.codec.batch import Headers
-from raftmq.client.codec.cells import Serializer, check_headers, to_bytes
+from raftmq.client.codec.cells import Serializer, check_headers, headers_bytes, to_bytes
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.types import KeyT_contra, ValueT_contra
 
@@ -97,11 +97,6 @@ def check_timestamp(timestamp_ms: object) -> int:
     if not -TIMESTAMP_MAX <= time_ms <= TIMESTAMP_MAX:
         raise InvalidArgumentError(f"timestamp_ms {time_ms} does not fit into 64 bits")
     return time_ms
-
-
-def headers_bytes(headers: Headers) -> int:
-    """Return the bytes of headers with overhead, as `check_headers` counts them."""
-    return sum(len(name.encode()) + len(value or b"") + settings.RECORD_OVERHEAD_BYTES for name, value in headers)
 
 
 def records_bytes(

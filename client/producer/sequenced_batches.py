@@ -12,8 +12,8 @@ from typing import NamedTuple
 from raftmq.batch_header import CODEC_NONE
 from raftmq.client.base import settings
 from raftmq.client.codec.batch import Headers, encode_body
+from raftmq.client.codec.cells import headers_bytes
 from raftmq.client.connection.resolver import TopicInfo
-from raftmq.client.producer.record_checks import headers_bytes
 
 
 class Cells(NamedTuple):

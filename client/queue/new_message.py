@@ -15,9 +15,8 @@ import msgspec
 from raftmq.client.base import settings
 from raftmq.client.base.texts import check_text
 from raftmq.client.codec.batch import Headers
-from raftmq.client.codec.cells import Serializer, check_headers, to_bytes
+from raftmq.client.codec.cells import Serializer, check_headers, headers_bytes, to_bytes
 from raftmq.client.connection.resolver import TopicInfo
-from raftmq.client.producer.record_checks import headers_bytes
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 from raftmq.message_checks import (
     DELAY_MAX_MS,
