@@ -306,9 +306,8 @@ class ReplicaManager:
         replica = self._engine.add_replica(key, restored, machine, partial(self._metadata.replica_node, key.group_id))
         self._serve(replica, kind)
         if recovery is not None and self._leaving(GroupId(recovery.old_group_id)):
-            self._begin(
-                GroupId(recovery.old_group_id)
-            )  # an earlier attempt to continue its data failed after the new file was registered
+            # an earlier attempt to continue its data failed after the new file was registered
+            self._begin(GroupId(recovery.old_group_id))
         is_alone = replica.core.membership.voters == (key.replica_id,)
         if is_alone or (is_new and partition.creation_replicas[0].replica_id == key.replica_id):
             self._engine.campaigns.begin_first(replica)

@@ -224,12 +224,11 @@ class AdminService:
             ) from None
 
     async def _wait_leaders(self, topic_id: int, deadline: float) -> None:
-        """Return when every partition has a leader, or at the deadline. The topic exists in any case."""
+        """Return when every partition has had a leader, or at the deadline. The topic exists in any case."""
         try:
             async with asyncio.timeout_at(deadline):
-                number = (
-                    0  # the partitions before it have had a leader, so that each change costs no look at all of them
-                )
+                # the partitions before this one have had a leader: a change costs no look at all of them
+                number = 0
                 while (topic := self._metadata.topic(topic_id)) is not None and number < len(topic.group_ids):
                     if self._host.leadership.get(GroupId(topic.group_ids[number])).node_id:
                         number += 1

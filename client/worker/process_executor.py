@@ -111,6 +111,7 @@ class _Child:
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
         self._is_closed = False
+        self._tracing = active_tracing()
 
     def begin(self) -> None:
         """Start the process unless it is running.
@@ -148,9 +149,8 @@ class _Child:
         connection = self._connection
         if connection is None:
             return Failure("ProcessDied", "the worker was closed")
-        tracing = active_tracing()
         try:
-            connection.send((*request, {} if tracing is None else tracing.carrier()))
+            connection.send((*request, {} if self._tracing is None else self._tracing.carrier()))
             if connection.poll(self._timeout_seconds):
                 answer: _PortableFailure | str | None = connection.recv()
                 if isinstance(answer, str):
