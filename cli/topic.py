@@ -150,6 +150,7 @@ def list_topics(
 ) -> None:
     """List the topics."""
     topics = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_topics())
+    _warn_if_unconfirmed(topics)
     if output is Output.JSON:
         rows: list[Json] = [
             {
@@ -158,6 +159,7 @@ def list_topics(
                 "partitions": len(t.partitions),
                 "replication_factor": t.replication_factor,
                 "config": dict(t.config),
+                "is_unconfirmed": t.is_unconfirmed,
             }
             for t in topics
         ]
@@ -188,10 +190,20 @@ def describe(
     the next message gets; raftmq queue stats counts its messages.
     """
     topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+    _warn_if_unconfirmed([topic])
     if output is Output.JSON:
         print_json(dataclasses.asdict(topic))
     else:
         print_topic(topic)
+
+
+def _warn_if_unconfirmed(topics: Sequence[TopicDescription]) -> None:
+    """Print a warning if newer metadata may exist."""
+    if any(topic.is_unconfirmed for topic in topics):
+        print(
+            "warning: the answering broker could not confirm its metadata with a majority; the last changes may be missing",
+            file=sys.stderr,
+        )
 
 
 def print_topic(topic: TopicDescription) -> None:

@@ -1746,12 +1746,14 @@ class ListTopicsRequest(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
-    __slots__ = ("topics", "metadata_revision")
+    __slots__ = ("topics", "metadata_revision", "is_unconfirmed")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    IS_UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
     metadata_revision: int
-    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+    is_unconfirmed: bool
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., metadata_revision: _Optional[int] = ..., is_unconfirmed: bool = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
     __slots__ = ("name", "metadata_revision", "with_states")
@@ -1764,7 +1766,7 @@ class DescribeTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., metadata_revision: _Optional[int] = ..., with_states: bool = ...) -> None: ...
 
 class DescribeTopicResponse(_message.Message):
-    __slots__ = ("topic", "leaders", "effective_config", "metadata_revision", "states")
+    __slots__ = ("topic", "leaders", "effective_config", "metadata_revision", "states", "is_unconfirmed")
     class EffectiveConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1777,12 +1779,14 @@ class DescribeTopicResponse(_message.Message):
     EFFECTIVE_CONFIG_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
+    IS_UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
     topic: Topic
     leaders: _containers.RepeatedCompositeFieldContainer[PartitionLeader]
     effective_config: _containers.ScalarMap[str, str]
     metadata_revision: int
     states: _containers.RepeatedCompositeFieldContainer[PartitionState]
-    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ..., effective_config: _Optional[_Mapping[str, str]] = ..., metadata_revision: _Optional[int] = ..., states: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ...) -> None: ...
+    is_unconfirmed: bool
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., leaders: _Optional[_Iterable[_Union[PartitionLeader, _Mapping]]] = ..., effective_config: _Optional[_Mapping[str, str]] = ..., metadata_revision: _Optional[int] = ..., states: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ..., is_unconfirmed: bool = ...) -> None: ...
 
 class PartitionState(_message.Message):
     __slots__ = ("topic_id", "partition", "error", "leader_epoch", "in_sync_brokers", "log_start_offset", "high_watermark", "size_bytes", "copied_bytes")

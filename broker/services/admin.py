@@ -241,34 +241,38 @@ class AdminService:
 
     async def list_topics(self, request: pb.ListTopicsRequest, call: Call) -> pb.ListTopicsResponse:
         """Return all topics by name."""
-        await self._refresh(request.metadata_revision, call)
+        is_confirmed = await self._refresh(request.metadata_revision, call)
         metadata = self._metadata
         topics = sorted(metadata.topics(), key=lambda topic: topic.name)
         return pb.ListTopicsResponse(
-            topics=[topic_message(metadata, topic) for topic in topics], metadata_revision=metadata.applied_index
+            topics=[topic_message(metadata, topic) for topic in topics],
+            metadata_revision=metadata.applied_index,
+            is_unconfirmed=not is_confirmed,
         )
 
     async def describe_topic(self, request: pb.DescribeTopicRequest, call: Call) -> pb.DescribeTopicResponse:
         """Return one topic with its leaders and the configuration in force."""
-        await self._refresh(request.metadata_revision, call)
+        is_confirmed = await self._refresh(request.metadata_revision, call)
         topic = await self._locator.topic_by_name(request.name, call.deadline)
         response = pb.DescribeTopicResponse(
             topic=topic_message(self._metadata, topic),
             leaders=[leader_message(self._host, group_id) for group_id in topic.group_ids],
             effective_config=effective_config_texts(topic.config, topic.kind, self._metadata.config()),
             metadata_revision=self._metadata.applied_index,
+            is_unconfirmed=not is_confirmed,
         )
         if request.with_states:
             response.states.extend(await self._health.partition_states(topic, call))
         return response
 
-    async def _refresh(self, revision: int, call: Call) -> None:
-        """Confirm the newest metadata. Without a metadata leader this node's own metadata is still worth returning."""
+    async def _refresh(self, revision: int, call: Call) -> bool:
+        """Return whether a quorum confirmed the newest metadata. Without a metadata leader this node's own metadata is still worth returning."""
         await self._locator.wait_revision(revision, call.deadline)
         try:
             await self._locator.confirm_metadata(min(call.deadline, self._host.loop.time() + _CONFIRM_SECONDS))
         except RequestError:
-            return
+            return False
+        return True
 
     # ------------------------------------------------------------------------------------------------ cluster
 

@@ -274,15 +274,18 @@ class Admin:
         self._resolver.record_revision(response.metadata_revision)
 
     async def list_topics(self) -> list[TopicDescription]:
-        """Return all topics, by name."""
+        """Return all topics, by name. A list of a broker that hears no majority may lack the last changes (`TopicDescription.is_unconfirmed`)."""
         self._check_usable()
         request = pb.ListTopicsRequest(metadata_revision=self._resolver.metadata_revision)
         response = await self._resolver.call_any(LIST_TOPICS, request, self._timeout_seconds, is_read=True)
         self._resolver.record_revision(response.metadata_revision)
-        return sorted((read_topic(topic) for topic in response.topics), key=lambda topic: topic.name)
+        topics = (read_topic(topic, is_unconfirmed=response.is_unconfirmed) for topic in response.topics)
+        return sorted(topics, key=lambda topic: topic.name)
 
     async def describe_topic(self, name: str, *, ask_leaders: bool = False) -> TopicDescription:
         """Return one topic with its leaders and its whole configuration. Raises `UnknownTopicError`.
+
+        A description of a broker that hears no majority may lack the last changes (`TopicDescription.is_unconfirmed`).
 
         Args:
             name: the name of the topic.
@@ -301,7 +304,8 @@ class Admin:
         self._resolver.record_revision(response.metadata_revision)
         leaders = {leader.group_id: leader for leader in response.leaders}
         states = {state.partition: state for state in response.states if not state.HasField("error")}
-        return read_topic(response.topic, leaders, dict(response.effective_config), states)
+        config = dict(response.effective_config)
+        return read_topic(response.topic, leaders, config, states, is_unconfirmed=response.is_unconfirmed)
 
     async def alter_topic_config(
         self,

@@ -57,6 +57,11 @@ class TopicDescription:
     partitions: tuple[PartitionDescription, ...]
     effective_config: dict[str, str] | None = None
     """The configuration including defaults. Only `Admin.describe_topic` returns it."""
+    is_unconfirmed: bool = False
+    """Whether the description may be older than the last change of the topic: the broker that answered could not make sure in time that its
+    metadata is the newest, for example because no majority of the metadata's voters answers. It is never older than an earlier result of the
+    same `Admin`.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,8 @@ def read_topic(
     leaders: Mapping[int, pb.PartitionLeader] | None = None,
     effective_config: dict[str, str] | None = None,
     states: Mapping[int, pb.PartitionState] | None = None,
+    *,
+    is_unconfirmed: bool = False,
 ) -> TopicDescription:
     """Convert a topic, with its leaders, its whole configuration and the states of its partitions, as far as they are known."""
     known, stated = leaders or {}, states or {}
@@ -146,6 +153,7 @@ def read_topic(
             for partition in sorted(topic.partitions, key=lambda partition: partition.partition)
         ),
         effective_config=effective_config,
+        is_unconfirmed=is_unconfirmed,
     )
 
 

@@ -446,7 +446,7 @@ class Simulation:
             single = ledger.groups if self.queues.options.is_single_active else ()
             for found in judge_queues(ledger.operations, ledger.ordered, ledger.backoffs_ms, single):
                 raise InvariantViolation(f"Queue.{found.anomaly}", found.text)
-        verdict = judge(self.workload.history, is_describe_stale_allowed=True)
+        verdict = judge(self.workload.history)
         for found in verdict.findings:
             raise InvariantViolation(f"History.{found.anomaly}", found.text)
         for text in verdict.undecided:

@@ -22,17 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "files", nargs="+", metavar="FILE", help="file of JSON lines. Several files are one run and are merged by time"
     )
     parser.add_argument("--each", action="store_true", help="judge each file as a run of its own")
-    parser.add_argument(
-        "--stale-describe",
-        action="store_true",
-        help="allow describe_topic to return an old state, as it does without a metadata leader",
-    )
     given = parser.parse_args(arguments)
     runs = [[name] for name in given.files] if given.each else [given.files]
     code = CLEAN
     for files in runs:
         try:
-            verdict = judge_files(files, is_describe_stale_allowed=given.stale_describe)
+            verdict = judge_files(files)
         except (HistoryError, OSError) as error:
             print(f"not a history: {error}", file=sys.stderr)
             code = UNREADABLE

@@ -127,25 +127,22 @@ def _shown(event: Event) -> str:
     return text if len(text) <= EVIDENCE_CHARACTERS_MAX else f"{text[:EVIDENCE_CHARACTERS_MAX]}…"
 
 
-def judge(events: Sequence[Event], *, is_describe_stale_allowed: bool = False, source: str = "history") -> Verdict:
+def judge(events: Sequence[Event], *, source: str = "history") -> Verdict:
     """Judge a history in memory.
 
     Args:
         events: The events, in the order in which they happened.
-        is_describe_stale_allowed: Whether `describe_topic` may return an old state, but not an older one than the same process has
-            seen. A broker that does not hear a metadata leader answers from its own knowledge. Otherwise descriptions must be
-            linearizable like changes.
         source: Name of the history in errors.
 
     Raises:
         HistoryError: The events are not a history.
     """
-    verdict = _judge(events, source, is_describe_stale_allowed)
+    verdict = _judge(events, source)
     verdict.evidence = {at: events[at] for at in _wanted(verdict)}
     return verdict
 
 
-def judge_files(paths: Sequence[Path | str], *, is_describe_stale_allowed: bool = False) -> Verdict:
+def judge_files(paths: Sequence[Path | str]) -> Verdict:
     """Judge the files of one run, merged by time, as `judge` does. The files are read again for the events that prove findings.
 
     Raises:
@@ -153,14 +150,14 @@ def judge_files(paths: Sequence[Path | str], *, is_describe_stale_allowed: bool 
         OSError: A file cannot be read.
     """
     source = " + ".join(map(str, paths))
-    verdict = _judge(read_history(paths), source, is_describe_stale_allowed)
+    verdict = _judge(read_history(paths), source)
     wanted = _wanted(verdict)
     if wanted:
         verdict.evidence = {at: event for at, event in enumerate(read_history(paths)) if at in wanted}
     return verdict
 
 
-def _judge(events: Iterable[Event], source: str, is_describe_stale_allowed: bool) -> Verdict:
+def _judge(events: Iterable[Event], source: str) -> Verdict:
     with _collector_paused():
         history = History.of(events, source)
         outcomes: dict[str, dict[Status, int]] = {}
@@ -168,7 +165,7 @@ def _judge(events: Iterable[Event], source: str, is_describe_stale_allowed: bool
             outcomes.setdefault(operation, {})[status] = count
         verdict = Verdict(history.event_count, history.operation_count, outcomes)
         verdict.is_read_to_the_end = any(reading.is_complete for reading in history.read_alls)
-        metadata, verdict.undecided = nonlinearizable.find(history, is_describe_stale_allowed=is_describe_stale_allowed)
+        metadata, verdict.undecided = nonlinearizable.find(history)
         for name, found in _all_findings(history, metadata):
             kept = list(islice(found, FINDINGS_PER_ANOMALY_MAX))
             if kept:

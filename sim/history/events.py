@@ -93,6 +93,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, forbid_un
     """A number of partitions."""
     config: dict[str, str] | None = None
     unset: list[str] | None = None
+    is_unconfirmed: bool = False
+    """Whether the answer said that it may be old."""
     error: str | None = None
     """The name of the error's class."""
     detail: str | None = None

@@ -45,7 +45,10 @@ class Call(Generic[OperationT]):
     is_required: bool
     """Whether the operation took effect, or answered, before it ended. Otherwise it may be left out."""
     is_stale_allowed: bool = False
-    """Whether it is a read that may return an old state, but not an older one than its own process has seen."""
+    """Whether it is a read that may return an old state, but not an older one than its own process was shown."""
+    is_shown: bool = True
+    """Whether its answer shows its process the state, so that later reads of the process are not older. A refusal does not: it carries no
+    revision of the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ def _lowest_missing(done: int) -> int:
 def _precedence(calls: Sequence[Call[OperationT]]) -> list[int]:
     """Return for each call the set, as bits, of the calls that must have taken effect before it.
 
-    These are the calls that ended before it began. For a read that may be stale they are only those of its own process.
+    These are the calls that ended before it began. For a read that may be stale they are only those that showed its own process a state.
     """
     ended = sorted((call.ended_at, at) for at, call in enumerate(calls) if call.is_required)
     own: dict[str, int] = {}
@@ -132,7 +135,8 @@ def _precedence(calls: Sequence[Call[OperationT]]) -> list[int]:
         while ended_count < len(ended) and ended[ended_count][0] < call.invoked_at:
             at = ended[ended_count][1]
             mask |= 1 << at
-            own[calls[at].process] = own.get(calls[at].process, 0) | 1 << at
+            if calls[at].is_shown:
+                own[calls[at].process] = own.get(calls[at].process, 0) | 1 << at
             ended_count += 1
         before.append(own.get(call.process, 0) if call.is_stale_allowed else mask)
     return before

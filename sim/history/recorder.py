@@ -38,6 +38,7 @@ class Fields(TypedDict, total=False):
     partitions: int
     config: dict[str, str]
     unset: list[str]
+    is_unconfirmed: bool
     error: str
     detail: str
 

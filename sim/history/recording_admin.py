@@ -83,7 +83,9 @@ class RecordingAdmin(RecordingClient):
         except BaseException as error:
             operation.end_read(error, topic=name)
             raise
-        operation.ok(topic=name, partitions=len(seen.partitions), config=seen.config)
+        operation.ok(
+            topic=name, partitions=len(seen.partitions), config=seen.config, is_unconfirmed=seen.is_unconfirmed
+        )
         return seen
 
     async def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -177,6 +177,8 @@ class TopicOperation:
     ended_at: float = NEVER
     status: Status = "open"
     error: str | None = None
+    is_unconfirmed: bool = False
+    """Whether a description said that it may be old."""
 
 
 class Begun(NamedTuple):
@@ -524,6 +526,7 @@ class History:
         if subject.operation == "describe_topic" and event.kind == "ok":
             subject.partitions = _given(event.partitions, "partitions")
             subject.config = event.config or {}
+            subject.is_unconfirmed = event.is_unconfirmed
 
     def _steps(self, process: str) -> list[Step]:
         found = self.readers.get(process)

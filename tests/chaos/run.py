@@ -117,7 +117,7 @@ class Trial:
             await self.workload.__aexit__()
         if error is not None:
             return
-        verdict = judge_files([self.history], is_describe_stale_allowed=True)
+        verdict = judge_files([self.history])
         if not verdict.is_clean:
             self.findings.append(verdict.report())
         elif not verdict.is_read_to_the_end:

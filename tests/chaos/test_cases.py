@@ -86,7 +86,7 @@ async def test_a_power_loss_with_fsync_disabled_is_found_to_lose_records(tmp_pat
             await asyncio.to_thread(own.restart_all)
             await eventually(lambda: is_led(own, topic), "every partition is led")
             await workload.read_back(WAIT_SECONDS)
-    verdict = judge_files([history], is_describe_stale_allowed=True)
+    verdict = judge_files([history])
     assert verdict.is_read_to_the_end
     lost = verdict.counts.get("never_read", 0) + verdict.counts.get("lost_write", 0)
     assert lost > RECORDS // 2, verdict.report()

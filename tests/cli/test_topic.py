@@ -24,6 +24,17 @@ def test_the_kind_is_listed_and_described(jobs: QueueCommands) -> None:
     assert jobs.text("topic", "describe", "events").splitlines()[2].split()[-4:] == ["sync", "start", "end", "bytes"]
 
 
+def test_topics_that_may_be_old_are_shown_with_a_warning(jobs: QueueCommands) -> None:
+    assert not jobs.answer("topic", "describe", "jobs")["is_unconfirmed"]
+    jobs.cluster.is_unconfirmed = True
+    for command in (("list",), ("describe", "jobs")):
+        done = jobs.run("topic", *command)
+        assert done.returncode == 0
+        assert done.stderr.startswith("warning: the answering broker could not confirm")
+    assert jobs.answer("topic", "describe", "jobs")["is_unconfirmed"]
+    assert [topic["is_unconfirmed"] for topic in jobs.answer("topic", "list")] == [True]
+
+
 def test_the_messages_of_a_queue_are_counted_before_it_is_deleted(jobs: QueueCommands) -> None:
     jobs.text("queue", "put", "jobs", "--value", "x")
     jobs.text("queue", "put", "jobs", "--value", "y", "--delay", "1h")

@@ -105,3 +105,21 @@ def fences_where_the_successor_writes() -> None:
     from raftmq.broker.partitions.producer_fence import ProducerFence
 
     ProducerFence.check = lambda self, header: None  # type: ignore[method-assign]
+
+
+@mutant(
+    "service",
+    "a description does not say that no quorum confirmed it",
+    grow_every=0.5,
+    admin_every=0.3,
+    isolate=6,
+    fault_every=0.5,
+)
+def stale_descriptions_are_unmarked() -> None:
+    from raftmq.broker.services.admin import AdminService
+
+    async def hasty(self: Any, revision: int, call: Any) -> bool:
+        await self._locator.wait_revision(revision, call.deadline)
+        return True
+
+    AdminService._refresh = hasty  # type: ignore[method-assign]

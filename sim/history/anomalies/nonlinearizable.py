@@ -1,6 +1,7 @@
 """Metadata that is not linearizable: no order of the operations on a topic explains all answers and respects real time.
 
-Each topic name is judged separately. A change with an unknown outcome may happen at any later time, or never.
+Each topic name is judged separately. A change with an unknown outcome may happen at any later time, or never. A description that says that
+it may be old is a state that the topic once had, not before one that the same process was shown.
 
 Source: Herlihy and Wing 1990. `sim/history/linearizability.py` has the search.
 """
@@ -21,7 +22,7 @@ EVIDENCE_MAX: Final = 20
 """Maximum number of operations shown of a topic: the last ones that could be put in order, and the ones that could not."""
 
 
-def find(history: History, *, is_describe_stale_allowed: bool) -> tuple[list[Finding], list[str]]:
+def find(history: History) -> tuple[list[Finding], list[str]]:
     """Find topics without a valid order. Return the findings, and the topics for which the search gave up."""
     findings: list[Finding] = []
     undecided: list[str] = []
@@ -29,7 +30,7 @@ def find(history: History, *, is_describe_stale_allowed: bool) -> tuple[list[Fin
         telling = [operation for operation in operations if says_something(operation)]
         if not telling:
             continue
-        calls = [_call(operation, is_describe_stale_allowed) for operation in telling]
+        calls = [_call(operation) for operation in telling]
         initial: State = state_before(operations)
         outcome = check_linearizable(calls, initial, step)
         if outcome.answer is Linearizable.UNDECIDED:
@@ -39,7 +40,7 @@ def find(history: History, *, is_describe_stale_allowed: bool) -> tuple[list[Fin
     return findings, undecided
 
 
-def _call(operation: TopicOperation, is_describe_stale_allowed: bool) -> Call[TopicOperation]:
+def _call(operation: TopicOperation) -> Call[TopicOperation]:
     is_required = is_certain(operation)
     return Call(
         operation,
@@ -47,7 +48,8 @@ def _call(operation: TopicOperation, is_describe_stale_allowed: bool) -> Call[To
         operation.invoked_at,
         operation.ended_at if is_required else NEVER,
         is_required,
-        is_stale_allowed=is_describe_stale_allowed and operation.operation == "describe_topic",
+        is_stale_allowed=operation.is_unconfirmed,
+        is_shown=operation.status == "ok",
     )
 
 

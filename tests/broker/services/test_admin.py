@@ -225,9 +225,23 @@ async def test_topics_are_listed_by_name_even_without_a_metadata_leader():
     async with running() as node:
         await node.topic("b")
         await node.topic("a")
+        assert not (await node.admin.list_topics(pb.ListTopicsRequest(), node.call())).is_unconfirmed
         node.lose_leadership(METADATA_GROUP_ID)
         answer = await node.admin.list_topics(pb.ListTopicsRequest(), node.call())
         assert [topic.name for topic in answer.topics] == ["a", "b"]
+        assert answer.is_unconfirmed
+
+
+async def test_a_description_without_a_metadata_leader_says_that_it_may_be_old():
+    """Clients could otherwise not tell it from the newest (seed 760207 of the simulation)."""
+    async with running() as node:
+        await node.topic("a")
+        request = pb.DescribeTopicRequest(name="a")
+        assert not (await node.admin.describe_topic(request, node.call())).is_unconfirmed
+        node.lose_leadership(METADATA_GROUP_ID)
+        answer = await node.admin.describe_topic(request, node.call())
+        assert answer.topic.name == "a"
+        assert answer.is_unconfirmed
 
 
 async def test_a_change_requested_from_another_node_is_forwarded_once():

@@ -39,6 +39,15 @@ async def test_topics_are_created_changed_listed_and_deleted(cluster: FakeCluste
                 await call
 
 
+async def test_topics_tell_whether_they_may_be_older_than_the_last_changes(cluster: FakeCluster):
+    async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topic("t")
+        for is_unconfirmed in (False, True):
+            cluster.is_unconfirmed = is_unconfirmed
+            assert (await admin.describe_topic("t")).is_unconfirmed == is_unconfirmed
+            assert [topic.is_unconfirmed for topic in await admin.list_topics()] == [is_unconfirmed]
+
+
 async def test_many_topics_are_created_in_one_call(cluster: FakeCluster):
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         wanted = [NewTopic(f"t{number}", partitions=number, config={"a": number}) for number in range(1, 41)]

@@ -54,6 +54,7 @@ EVENTS = st.builds(
     partitions=NUMBERS,
     config=st.none() | st.dictionaries(st.text(), st.text(), max_size=2),
     unset=st.none() | st.lists(st.text(), max_size=2),
+    is_unconfirmed=st.booleans(),
     error=TEXTS,
     detail=TEXTS,
 )
@@ -151,9 +152,3 @@ def test_the_command_judges_each_file_on_its_own_on_request(capsys) -> None:
     assert main(["--each", *files]) == 0
     assert main(["--each", *files, str(CASES / "unseen.flagged.jsonl")]) == 1
     assert "nothing found" in capsys.readouterr().out
-
-
-def test_the_command_allows_stale_descriptions_on_request() -> None:
-    stale = str(CASES / "nonlinearizable-stale.flagged.jsonl")
-    assert main([stale]) == 1
-    assert main(["--stale-describe", stale]) == 0

@@ -19,6 +19,7 @@ PAGE = "history-format.md"
 TYPES = {
     "string": str,
     "integer": int,
+    "boolean": bool,
     "array": list,
     "object": dict,
 }
@@ -47,6 +48,7 @@ def test_types_of_the_fields() -> None:
         "ends": [["t", 0, 1]],
         "unset": ["x"],
         "config": {"x": "1"},
+        "is_unconfirmed": True,
     }
     base = {"process": "p", "time": 1, "kind": "ok", "operation": "poll", "id": 1}
     for row in table(PAGE, "Fields of an event", "field", "type", "holds"):

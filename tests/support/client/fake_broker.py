@@ -195,6 +195,7 @@ class FakeCluster:
         self.knows_timestamps = True
         """Whether the brokers search for records by their own timestamps. Older ones know append times only."""
         self.revision = 1
+        self.is_unconfirmed = False
         self.feature_level = 1
         self.topics: dict[str, FakeTopic] = {}
         self.brokers = {n: FakeBroker(self, n) for n in range(1, brokers + 1)}
@@ -693,7 +694,9 @@ class FakeBroker(
 
     async def ListTopics(self, request, context):
         topics = [topic_message(topic) for topic in self.cluster.topics.values()]
-        return pb.ListTopicsResponse(topics=topics, metadata_revision=self.cluster.revision)
+        return pb.ListTopicsResponse(
+            topics=topics, metadata_revision=self.cluster.revision, is_unconfirmed=self.cluster.is_unconfirmed
+        )
 
     async def DescribeTopic(self, request, context):
         topic = await self._known(request.name, context)
@@ -705,6 +708,7 @@ class FakeBroker(
             leaders=[leader for leader in self.cluster.leaders() if leader.group_id in groups],
             effective_config={"retention_ms": "-1"} | topic.config,
             metadata_revision=self.cluster.revision,
+            is_unconfirmed=self.cluster.is_unconfirmed,
         )
 
     def _states(self, topic: FakeTopic) -> list[pb.PartitionState]:
