@@ -462,10 +462,11 @@ class Nemesis:
                 for other in holders
                 if other is not machine and other.node is not None and other.node._metadata.replica is not None
             }
-            staying = [
+            staying = [  # the victim may lose its replica of the metadata before the others return
                 one
                 for one in self._running()
                 if one.node is not None
+                and not (one is self._victim and self._may_lose())
                 and one.node._metadata.replica is not None
                 and int(one.node._metadata.replica.replica_id) in voters
                 and int(one.node._metadata.replica.replica_id) not in down
