@@ -105,16 +105,17 @@ class Worker:
 
     # ------------------------------------------------------------------------------------------------ leasing
 
-    async def lease(self, messages_max: int, lease_ms: int) -> LeaseTaken | None:
-        """Lease messages. None: there were none, or nobody knows."""
+    async def lease(self, messages_max: int, lease_ms: int, *, is_choosy: bool = True) -> LeaseTaken | None:
+        """Lease messages, sometimes only of some tenants if `is_choosy`. None: there were none, or nobody knows."""
         rng, began = self._ledger.rng, self._ledger.now
+        wanted = self._wanted() if is_choosy else ((), b"")
         is_remembered = self._session > 0 and rng.random() < 0.5 and not self._ledger.queue_options.is_single_active
         if is_remembered:
             self._request += 1
-            command = Lease(self._session, self._request, messages_max, lease_ms, *self._wanted())
+            command = Lease(self._session, self._request, messages_max, lease_ms, *wanted)
             service: Service[object] = partial(_lease, command)
         else:
-            service = partial(_wait, messages_max, lease_ms, Filter(*self._wanted()))
+            service = partial(_wait, messages_max, lease_ms, Filter(*wanted))
         try:
             answered, is_first = await self._repeat(service, _ATTEMPTS_MAX if is_remembered else 1)
         except _UnansweredError:

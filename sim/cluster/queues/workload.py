@@ -208,7 +208,7 @@ class QueueWorkload:
         await meddler.end_schedules()
         moved_at, left = ledger.now, {"unknown": 1}
         while left and ledger.now < moved_at + STUCK_SECONDS:
-            taken = await worker.lease(_DRAIN_MESSAGES, _DRAIN_LEASE_MS)
+            taken = await worker.lease(_DRAIN_MESSAGES, _DRAIN_LEASE_MS, is_choosy=False)
             if taken is not None:
                 await self._accept(worker, taken)
                 moved_at = ledger.now
