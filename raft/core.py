@@ -59,17 +59,39 @@ class RaftCore(Election):
 
     def tick(self, count: int = 1) -> None:
         """Advance logical time by `count` ticks. Set `campaign_due` or `heartbeat_due`, and run the quorum check and time-outs."""
+        self.ticks.now += count
+        self.on_tick()
+
+    def on_tick(self) -> None:
+        """Do what `tick` does, after the shell has advanced `ticks` for all cores that share it."""
         leadership = self.leadership
         if leadership is not None:
-            self._tick_leader(leadership, count)
+            self._tick_leader(leadership)
             self._maybe_leave_joint()
             check_core(self)
             return
         if self.role is Role.CANDIDATE and self.replica_id not in self._votes:
-            return  # the requests wait for the disk, so that nobody can have answered yet
-        self._election_elapsed += count
+            self._heard_at = self.ticks.now  # the requests wait for the disk, so that nobody can have answered yet
+            return
         if self._election_elapsed >= self._timeout_ticks and not self.campaign_due and self._can_campaign():
             self.campaign_due = True
+
+    def rest(self) -> None:
+        """Set `next_tick`, after a tick whose work is done. The shell may leave out `on_tick` until that tick, or until an input.
+
+        For a resting leader it sends the heartbeats of this tick again at each tick. `take_heartbeats` would return the same.
+        A resting replica is a follower whose election timeout has not passed, or a leader whose members all hold the whole log.
+        """
+        leadership = self.leadership
+        if leadership is not None:
+            self.next_tick = self._next_tick_of_leader(leadership)
+        elif self.role is Role.FOLLOWER:
+            # A heartbeat may move the timeout further ahead. Then the core does nothing at this tick, and rests again.
+            self.next_tick = self._heard_at + self._timeout_ticks
+
+    def wake(self) -> None:
+        """End the rest, as something that is not an input of this core needs its ticks."""
+        self.next_tick = 0
 
     def campaign(self) -> None:
         """Start a pre-vote round.
@@ -77,11 +99,13 @@ class RaftCore(Election):
         It has no effect where a campaign is not allowed: on a learner, a removed replica or a leader, while a snapshot is
         pending, while a committed change of membership is not applied, and while applied is below `state_floor`.
         """
+        self.next_tick = 0
         self._campaign()
         check_core(self)
 
     def forget_leader(self) -> None:
         """Forget the leader, as its process is known to have ended. A follower then grants pre-votes immediately."""
+        self.next_tick = 0
         if self.role is Role.FOLLOWER:
             self.leader_id = NO_REPLICA
 
@@ -90,12 +114,14 @@ class RaftCore(Election):
 
         Otherwise a group that lost its majority for a while would wait up to `pre_vote_backoff_max` times as long.
         """
+        self.next_tick = 0
         if self._failed_pre_votes and self.role is not Role.LEADER:
             self._failed_pre_votes = 0
             self._roll_timeout()
 
     def step_down(self) -> None:
         """Become a follower without a leader in the same term: the disk hangs, or the replica is quarantined or shuts down."""
+        self.next_tick = 0
         if self.role is Role.LEADER:
             self._become_follower(self.term, NO_REPLICA)
 
@@ -105,6 +131,7 @@ class RaftCore(Election):
         `is_confirmed_leader` is False until a quorum acknowledges a round of heartbeats that began after this call. The leader
         steps down when that does not happen within one minimum election timeout.
         """
+        self.next_tick = 0
         if self.leadership is not None:
             self._begin_confirmation(self.leadership)
 
@@ -118,6 +145,7 @@ class RaftCore(Election):
 
     def step(self, message: Message) -> None:
         """Take a message from a peer. A message for another replica is dropped, and a stale one is dropped or answered."""
+        self.next_tick = 0
         if message.target != self.replica_id:
             return
         if isinstance(message, VoteMessage):
@@ -175,12 +203,14 @@ class RaftCore(Election):
 
     def propose(self, proposals: Sequence[Proposal], now_ms: int) -> Appended | Refused:
         """Append the proposals to the leader's log, all or none. `now_ms` is raised so that append times never decrease."""
+        self.next_tick = 0
         outcome = self._propose(proposals, now_ms)
         check_core(self)
         return outcome
 
     def propose_membership(self, change: MembershipChange, now_ms: int) -> Appended | Refused:
         """Append a change of membership. It is checked here as far as possible. A change that is invalid when applied does nothing."""
+        self.next_tick = 0
         outcome = self._propose_membership(change, now_ms)
         check_core(self)
         return outcome
@@ -190,10 +220,12 @@ class RaftCore(Election):
 
         A follower forwards the question. If a message is lost, no answer comes: the shell times out and asks with a new id.
         """
+        self.next_tick = 0
         self._ask_read(request_id)
 
     def transfer_leader(self, target: ReplicaId) -> Refused | None:
         """Transfer leadership to `target`. Proposals are refused until it has happened or one election timeout has passed."""
+        self.next_tick = 0
         outcome = self._begin_transfer(target)
         check_core(self)
         return outcome
@@ -245,6 +277,7 @@ class RaftCore(Election):
 
     def append_done(self, token: AppendToken) -> None:
         """Record that the append of `token`, and all before it, are durable."""
+        self.next_tick = 0
         if token.sequence <= self._done_sequence:
             violated("appends_in_order", sequence=token.sequence, done=self._done_sequence)
         self._done_sequence = token.sequence
@@ -280,6 +313,7 @@ class RaftCore(Election):
 
     def apply_done(self, index: LogIndex) -> None:
         """Record that entries up to `index` are applied. Changes of membership among them become active now."""
+        self.next_tick = 0
         if index <= self.log.applied:
             return  # these entries were applied before a snapshot replaced the log
         self.log.applied_to(index)
@@ -291,6 +325,7 @@ class RaftCore(Election):
 
     def entries_fetched(self) -> None:
         """Try again to read entries for which `LogView.entries` returned None."""
+        self.next_tick = 0
         self._apply_is_fetching = False
         leadership = self.leadership
         if leadership is not None:
@@ -300,11 +335,13 @@ class RaftCore(Election):
 
     def resume_copies(self) -> None:
         """Try again to send entries to learners that `copy_pace` held back."""
+        self.next_tick = 0
         if self.leadership is not None:
             self.leadership.flush_due = True
 
     def report_unreachable(self, peer: ReplicaId) -> None:
         """Probe the peer instead of pipelining, as messages to it were dropped."""
+        self.next_tick = 0
         progress = self.progress.get(peer)
         if progress is not None and peer != self.replica_id and progress.state is ProgressState.REPLICATE:
             progress.become_probe()
@@ -312,6 +349,7 @@ class RaftCore(Election):
 
     def report_snapshot(self, peer: ReplicaId, is_sent: bool) -> None:
         """Probe the peer, as the stream of an `InstallSnapshot` to it ended. `is_sent`: the stream was sent whole."""
+        self.next_tick = 0
         progress = self.progress.get(peer)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return
@@ -320,6 +358,7 @@ class RaftCore(Election):
 
     def compacted(self, position: LogPosition) -> None:
         """Record that the shell deleted the durable log up to `position`, which is at most `applied_index`."""
+        self.next_tick = 0
         self.log.compacted(position)
         check_core(self)
 

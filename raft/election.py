@@ -120,7 +120,7 @@ class Election(Reconfiguration):
         """Answer a (pre-)vote request. Learners answer too: they may be voters of a configuration that they do not know yet."""
         if self._may_vote_for(message) and self._is_log_up_to_date(message.last_index, message.last_term):
             if not message.is_pre_vote:
-                self._election_elapsed = 0
+                self._heard_at = self.ticks.now
                 self.campaign_due = False
                 self.vote = message.source
             self._respond_vote(message, message.term, is_granted=True)

@@ -111,7 +111,7 @@ class Following(Replication):
             or self._failed_pre_votes
         ):
             return False
-        self._election_elapsed = 0
+        self._heard_at = self.ticks.now
         self.campaign_due = False
         return True
 

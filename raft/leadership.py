@@ -13,6 +13,7 @@ from raftmq.raft.membership import Membership
 from raftmq.raft.progress import Progress
 from raftmq.raft.read_queue import ReadQueue
 from raftmq.raft.settings import RaftSettings
+from raftmq.raft.ticks import Ticks
 from raftmq.types import NO_REPLICA, ReplicaId
 
 
@@ -20,25 +21,25 @@ class Leadership:
     """Hold the state of one leadership. `replication.py` and `read_index.py` read and write it."""
 
     __slots__ = (
-        "confirm_elapsed",
+        "confirm_began_at",
         "confirm_round",
         "flush_due",
-        "heartbeat_elapsed",
+        "heartbeat_at",
         "is_announcing",
         "last_index_at_tick",
         "noop_index",
         "progress",
-        "quorum_check_elapsed",
+        "quorum_checked_at",
         "reads",
-        "transfer_elapsed",
+        "transfer_began_at",
         "transferee",
         "uncommitted",
         "uncommitted_bytes",
     )
 
-    def __init__(self, membership: Membership, last_index: int, settings: RaftSettings) -> None:
+    def __init__(self, membership: Membership, last_index: int, settings: RaftSettings, ticks: Ticks) -> None:
         self.progress: dict[ReplicaId, Progress] = {
-            member: Progress(last_index + 1, settings) for member in membership.member_ids
+            member: Progress(last_index + 1, settings, ticks) for member in membership.member_ids
         }
         """Every member as the leader sees it, itself included."""
         # entries
@@ -53,21 +54,21 @@ class Leadership:
         self.uncommitted_bytes: int = 0
         """Payload bytes of all batches in `uncommitted`."""
         # ticks
-        self.heartbeat_elapsed: int = 0
-        """Ticks since the last regular heartbeat."""
-        self.quorum_check_elapsed: int = 0
-        """Ticks since the last quorum check."""
+        self.heartbeat_at: int = ticks.now
+        """The tick of the last regular heartbeat."""
+        self.quorum_checked_at: int = ticks.now
+        """The tick of the last quorum check."""
         self.last_index_at_tick: int = last_index + 1
         """The end of this leader's log at its last tick. A member that lacks it at the next tick is behind."""
         # transfer
         self.transferee: ReplicaId = NO_REPLICA
         """The voter that is to lead next, or 0 when no transfer runs. Proposals are refused while one runs."""
-        self.transfer_elapsed: int = 0
-        """Ticks since a transfer closed proposals. A timer of its own, as transfers must not postpone the quorum check."""
+        self.transfer_began_at: int = 0
+        """The tick at which a transfer closed proposals. A timer of its own, as transfers must not postpone the quorum check."""
         # reads and confirmation
         self.reads = ReadQueue()
         """Reads that wait for this leader's first commit, or for a round of heartbeats."""
         self.confirm_round: int = 0
         """The round of heartbeats that a quorum must acknowledge after a stall, or 0 when the leader is not in doubt."""
-        self.confirm_elapsed: int = 0
-        """Ticks since `confirm_round` was set."""
+        self.confirm_began_at: int = 0
+        """The tick at which `confirm_round` was set."""

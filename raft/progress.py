@@ -12,6 +12,7 @@ from typing import Final
 
 from raftmq.raft.inflights import Inflights
 from raftmq.raft.settings import RaftSettings
+from raftmq.raft.ticks import Ticks
 
 UNKNOWN_TICKS: Final = 1_000
 """`behind_ticks` of a member that has acknowledged nothing yet, and `silent_ticks` of one whose connection was lost: longer than any
@@ -36,7 +37,9 @@ class Progress:
     """
 
     __slots__ = (
-        "behind_ticks",
+        "_behind_since",
+        "_heard_at",
+        "_ticks",
         "inflights",
         "is_fetching",
         "is_flow_paused",
@@ -46,11 +49,11 @@ class Progress:
         "pending_snapshot",
         "read_ack",
         "sent_commit",
-        "silent_ticks",
         "state",
     )
 
-    def __init__(self, next_index: int, settings: RaftSettings) -> None:
+    def __init__(self, next_index: int, settings: RaftSettings, ticks: Ticks) -> None:
+        self._ticks = ticks
         self.match_index: int = 0
         """Last entry known to be durable there. Only acknowledgements of this term raise it."""
         self.next_index: int = next_index
@@ -60,10 +63,10 @@ class Progress:
         """Log position of the snapshot that is under way, or 0 when there is none."""
         self.is_recently_active = True
         """Whether the member answered since the last quorum check. New members start active, or adding one could depose the leader."""
-        self.silent_ticks = 0
-        """Ticks since the member last answered. No rule of consensus reads it. It serves reports of the group's health."""
-        self.behind_ticks = UNKNOWN_TICKS
-        """Ticks in a row at which the member lacked entries that the leader's log held one tick earlier. It serves reports, too."""
+        self._heard_at = ticks.now
+        """The tick at which the member last answered."""
+        self._behind_since: int | None = ticks.now - UNKNOWN_TICKS
+        """The tick before the first one at which the member was behind. None: it was not behind at the last tick."""
         self.is_flow_paused = False
         """Whether nothing more may be sent before an answer: a probe was sent, or the window is full."""
         self.is_fetching = False
@@ -80,17 +83,27 @@ class Progress:
         """Return whether no append request may be sent now."""
         return self.is_flow_paused or self.is_fetching or self.state is ProgressState.SNAPSHOT
 
+    @property
+    def silent_ticks(self) -> int:
+        """Return the ticks since the member last answered. No rule of consensus reads it. It serves reports of the group's health."""
+        return self._ticks.now - self._heard_at
+
+    @property
+    def behind_ticks(self) -> int:
+        """Return the ticks in a row at which the member lacked entries that the leader's log held one tick earlier. For reports, too."""
+        return 0 if self._behind_since is None else self._ticks.now - self._behind_since
+
     # ------------------------------------------------------------------------------------------------------ activity
 
     def record_heard(self) -> None:
         """Record that the member answered in this term."""
         self.is_recently_active = True
-        self.silent_ticks = 0
+        self._heard_at = self._ticks.now
 
     def record_heartbeat_response(self, read_round: int) -> None:
         """Record that the member answered a heartbeat of `read_round`, which must be a round that has begun."""
         self.is_recently_active = True
-        self.silent_ticks = 0
+        self._heard_at = self._ticks.now
         if read_round > self.read_ack:
             self.read_ack = read_round
 
@@ -101,15 +114,14 @@ class Progress:
 
     def record_lost(self) -> None:
         """Record that the member's connection was lost: earlier answers say nothing about the replica that comes back."""
-        self.silent_ticks = UNKNOWN_TICKS
+        self._heard_at = self._ticks.now - UNKNOWN_TICKS
 
-    def record_tick(self, count: int, index: int) -> None:
-        """Count `count` ticks that passed. `index` is the end of the leader's log one tick earlier."""
-        self.silent_ticks += count
+    def record_tick(self, index: int) -> None:
+        """Record at a tick whether the member is behind. `index` is the end of the leader's log one tick earlier."""
         if self.match_index >= index:
-            self.behind_ticks = 0
-        else:
-            self.behind_ticks += count
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = self._ticks.now - 1
 
     def on_quorum_checked(self) -> None:
         """Forget the answers that this quorum check counted: the next check needs new ones."""

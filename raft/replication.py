@@ -37,7 +37,7 @@ class Replication(ReadIndexing):
         """Begin to lead: follow every member, append the no-op, owe everyone a heartbeat."""
         log = self.log
         self._seen_commit = log.commit
-        leadership = self.leadership = Leadership(self.membership, log.last_index, self.settings)
+        leadership = self.leadership = Leadership(self.membership, log.last_index, self.settings, self.ticks)
         leadership.progress[self.replica_id].become_replicate()
         self._count_own_log(leadership)
         # The no-op commits the entries of earlier leaders, as only entries of the own term may be counted (thesis 3.6.2, 6.4).
@@ -51,7 +51,7 @@ class Replication(ReadIndexing):
             del progress[removed]
         for member in members:
             if member not in progress:
-                progress[member] = Progress(self.log.last_index + 1, self.settings)
+                progress[member] = Progress(self.log.last_index + 1, self.settings, self.ticks)
         if leadership.transferee and leadership.transferee not in membership.voters:
             leadership.transferee = NO_REPLICA
 
@@ -274,28 +274,41 @@ class Replication(ReadIndexing):
 
     # -------------------------------------------------------------------------------------------------- ticks, heartbeats
 
-    def _tick_leader(self, leadership: Leadership, count: int) -> None:
+    def _tick_leader(self, leadership: Leadership) -> None:
+        now, election_ticks = self.ticks.now, self.settings.election_ticks
         for progress in leadership.progress.values():
-            progress.record_tick(count, leadership.last_index_at_tick)
+            progress.record_tick(leadership.last_index_at_tick)
         leadership.last_index_at_tick = self.log.last_index
-        leadership.heartbeat_elapsed += count
-        if leadership.heartbeat_elapsed >= self.settings.heartbeat_ticks:
-            leadership.heartbeat_elapsed = 0
+        if now - leadership.heartbeat_at >= self.settings.heartbeat_ticks:
+            leadership.heartbeat_at = now
             self.heartbeat_due = True
-        if leadership.confirm_round:
-            leadership.confirm_elapsed += count
-            if leadership.confirm_elapsed >= self.settings.election_ticks:
-                self._become_follower(self.term, NO_REPLICA)
-                return
-        if leadership.transferee:
-            leadership.transfer_elapsed += count
-            if leadership.transfer_elapsed >= self.settings.election_ticks:
-                # The transfer has failed: take proposals again (thesis 3.10).
-                leadership.transferee = NO_REPLICA
-        leadership.quorum_check_elapsed += count
-        if leadership.quorum_check_elapsed >= self.settings.election_ticks:
-            leadership.quorum_check_elapsed = 0
+        if leadership.confirm_round and now - leadership.confirm_began_at >= election_ticks:
+            self._become_follower(self.term, NO_REPLICA)
+            return
+        if leadership.transferee and now - leadership.transfer_began_at >= election_ticks:
+            # The transfer has failed: take proposals again (thesis 3.10).
+            leadership.transferee = NO_REPLICA
+        if now - leadership.quorum_checked_at >= election_ticks:
+            leadership.quorum_checked_at = now
             self._check_quorum(leadership)
+
+    def _next_tick_of_leader(self, leadership: Leadership) -> int:
+        """Return the next tick at which something but a heartbeat is due: that of the quorum check. 0: perhaps the very next one.
+
+        Every member is at the end of the log, so that none can be behind before an input adds to it.
+        """
+        last_index = leadership.last_index_at_tick
+        if (
+            leadership.confirm_round
+            or leadership.transferee
+            or self.heartbeat_due
+            or self.membership.outgoing
+            or self.settings.heartbeat_ticks != 1
+            or self.log.last_index != last_index
+            or any(progress.match_index != last_index for progress in leadership.progress.values())
+        ):
+            return 0
+        return leadership.quorum_checked_at + self.settings.election_ticks
 
     def _check_quorum(self, leadership: Leadership) -> None:
         """Step down if no quorum answered within an election timeout (thesis 6.2)."""
@@ -325,7 +338,7 @@ class Replication(ReadIndexing):
 
     def _begin_confirmation(self, leadership: Leadership) -> None:
         leadership.confirm_round = leadership.reads.begin_round()
-        leadership.confirm_elapsed = 0
+        leadership.confirm_began_at = self.ticks.now
         self.heartbeat_due = True
         if self._is_only_voter:
             self._confirm_rounds(leadership)
@@ -341,7 +354,7 @@ class Replication(ReadIndexing):
         if target in (self.replica_id, leadership.transferee):
             return None
         if not leadership.transferee:
-            leadership.transfer_elapsed = 0  # a transfer that replaces another one keeps the deadline
+            leadership.transfer_began_at = self.ticks.now  # a transfer that replaces another one keeps the deadline
         leadership.transferee = target
         progress = leadership.progress[target]
         if progress.match_index == self.log.last_index:

@@ -24,6 +24,7 @@ from raftmq.raft.messages import AppendResponse, Message, SnapshotMeta, VoteRequ
 from raftmq.raft.progress import Progress
 from raftmq.raft.ready import ConfirmedRead, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
+from raftmq.raft.ticks import Ticks
 from raftmq.types import NO_REPLICA, LogIndex, Offset, ReplicaId, Term
 
 FIRST_ROUND_MAX = 1 << 62
@@ -73,10 +74,10 @@ class CoreState:
         "_commit_due",
         "_confirmed_reads",
         "_done_sequence",
-        "_election_elapsed",
         "_failed_pre_votes",
         "_failed_reads",
         "_handed",
+        "_heard_at",
         "_messages",
         "_random",
         "_reported",
@@ -95,6 +96,7 @@ class CoreState:
         "leadership",
         "log",
         "membership",
+        "next_tick",
         "now_ms",
         "replica_id",
         "role",
@@ -102,6 +104,7 @@ class CoreState:
         "snapshot_meta",
         "state_floor",
         "term",
+        "ticks",
         "urgent_learners",
         "vote",
     )
@@ -116,9 +119,12 @@ class CoreState:
         log_view: LogView,
         random: Random,
         settings: RaftSettings,
+        ticks: Ticks | None = None,
     ) -> None:
         self.replica_id = replica_id
         self.settings = settings
+        self.ticks = ticks or Ticks()
+        """The logical time. A shell of many cores gives all of them the same."""
         self._random = random
         self.snapshot_meta: Callable[[], SnapshotMeta | None] = _no_snapshot
         """Returns the snapshot that may be sent now, or None. Set by the shell."""
@@ -182,8 +188,11 @@ class CoreState:
         self.campaign_due = False
         self.heartbeat_due = False
         # elections
-        self._election_elapsed: int = 0
-        """Ticks since a leader was heard, a vote was granted or the role began. A leader does not count them."""
+        self.next_tick: int = 0
+        """Until this tick, each tick would change nothing and owe only the heartbeats of the tick before. Written by `rest`, and set to 0
+        by every input."""
+        self._heard_at: int = self.ticks.now
+        """The tick at which a leader was heard, a vote was granted or the role began. A leader does not use it."""
         self._failed_pre_votes: int = 0
         """Consecutive pre-votes without success. Each doubles the timeout, up to `pre_vote_backoff_max` times its length."""
         self._timeout_ticks: int = 0
@@ -288,7 +297,7 @@ class CoreState:
         self.leader_id = NO_REPLICA
         self.campaign_due = False
         self.heartbeat_due = False
-        self._election_elapsed = 0
+        self._heard_at = self.ticks.now
         self._votes.clear()
         self._roll_timeout()
         if self._responses:
@@ -310,11 +319,16 @@ class CoreState:
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader_id)
         self.leader_id = leader_id
-        self._election_elapsed = 0
+        self._heard_at = self.ticks.now
         self.campaign_due = False
         if self._failed_pre_votes:
             self._failed_pre_votes = 0
             self._roll_timeout()
+
+    @property
+    def _election_elapsed(self) -> int:
+        """Return the ticks since a leader was heard, a vote was granted or the role began. A leader hears itself: 0."""
+        return 0 if self.leadership is not None else self.ticks.now - self._heard_at
 
     def _can_campaign(self) -> bool:
         """Return whether this replica may ask for votes."""

@@ -294,6 +294,10 @@ def _decode_entries(body: memoryview, at: int, count: int) -> tuple[Entry, ...]:
 _BEAT_FIELDS = 6
 
 
+HeartbeatRow = tuple[GroupId, ReplicaId, ReplicaId, Term, LogIndex, int]
+"""One group's heartbeat: group, source, target, term, commit index, read counter."""
+
+
 class HeartbeatColumns:
     """Heartbeats of many groups to one node. They are sent as columns."""
 

@@ -66,6 +66,7 @@ from raftmq.raft.log_view import Random
 from raftmq.raft.messages import AppendRequest, AppendResponse, InstallSnapshot, Message
 from raftmq.raft.ready import Ready, Role, RoleChange
 from raftmq.raft.settings import RaftSettings
+from raftmq.raft.ticks import Ticks
 from raftmq.storage.errors import StorageUnavailableError
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.snapshot_spool import SnapshotSpools
@@ -155,6 +156,8 @@ class Engine:
         self._transport = transport
         self._random = random
         self._settings = raft_settings or RaftSettings()
+        self._data_ticks = Ticks()
+        """The logical time of all groups but that of the metadata, whose ticks are shorter."""
         self._postponed_throttle = LogThrottle()
         self._unexpected_throttle = LogThrottle()
         self._led: set[GroupId] = set()
@@ -237,7 +240,8 @@ class Engine:
             else self.timing.data_election_ticks,
         )
         group_log = ReplicaLog(key, self._store, self.loop, self._read_for_follower, self.recent_budget)
-        core = RaftCore(key.replica_id, restored, group_log, self._random, settings)
+        ticks = None if key.group_id == METADATA_GROUP_ID else self._data_ticks
+        core = RaftCore(key.replica_id, restored, group_log, self._random, settings, ticks)
         replica = Replica(
             key, core, restored, machine, group_log, self, node_of_replica, self._random.randrange(1 << 62)
         )
@@ -247,6 +251,9 @@ class Engine:
             core.copy_pace = GroupPace(self.copy_pace, key.group_id, partial(self._resume_copies, replica))
         self.replicas[key.group_id] = replica
         self.write_backs.add(replica)
+        if key.group_id == METADATA_GROUP_ID:
+            replica.progress_listeners.append(self._wake_all)
+            replica.restored_listeners.append(self._wake_all)
         if replica.is_disk_backed:
             replica.progress_listeners.append(partial(self._shrink_recent_entries, replica))
         self.mark_dirty(replica)
@@ -639,14 +646,23 @@ class Engine:
     def _tick_metadata(self) -> None:
         replica = self.replicas.get(METADATA_GROUP_ID)
         if replica is not None:
+            replica.core.ticks.now += 1
             self.guarded(replica, self._tick, replica, self._reads_expire_before())
             self._send_out()
 
     def _tick_data(self) -> None:
+        """Tick the replicas that do not rest. For leaders that rest, send the heartbeats of their last tick again."""
         expire_before = self._reads_expire_before()
+        heartbeats = self._heartbeats
+        now = self._data_ticks.now = self._data_ticks.now + 1
         for replica in list(self.replicas.values()):
-            if replica.group_id != METADATA_GROUP_ID:
+            if replica.group_id == METADATA_GROUP_ID:
+                continue
+            core = replica.core
+            if core.next_tick <= now:
                 self.guarded(replica, self._tick, replica, expire_before)
+            elif core.leadership is not None:
+                heartbeats.repeat(replica)
         self.write_backs.tick()
         self._send_out()
 
@@ -655,7 +671,7 @@ class Engine:
 
     def _tick(self, replica: Replica[StateMachine], expire_before: float) -> None:
         core = replica.core
-        core.tick()
+        core.on_tick()
         if replica.is_doubted:
             replica.end_doubt()
         if replica.reads.are_waiting:
@@ -669,6 +685,13 @@ class Engine:
             self._heartbeats.collect(replica)
         if core.has_ready(is_disk_idle):
             self.mark_dirty(replica)
+        elif is_disk_idle and not replica.is_doubted and not replica.reads.are_waiting:
+            core.rest()
+
+    def _wake_all(self) -> None:
+        """End the rest of all replicas, because a resting leader's heartbeats go to the nodes that the earlier metadata named."""
+        for replica in self.replicas.values():
+            replica.core.wake()
 
     def _check_disk(self, replica: Replica[StateMachine]) -> None:
         """Transfer leadership to the furthest reachable voter if the leader's disk hangs, or step down.

@@ -31,12 +31,22 @@ class Heartbeats:
     def collect(self, replica: Replica[StateMachine]) -> None:
         """Collect a leader's due heartbeats. They are sent with the next `flush`."""
         core = replica.core
-        for target, commit_index, counter in core.take_heartbeats():
-            node_id = replica.node_of(target)
+        replica.heartbeats = [
+            (
+                replica.node_of(target),
+                (replica.group_id, core.replica_id, target, core.term, commit_index, counter),
+            )
+            for target, commit_index, counter in core.take_heartbeats()
+        ]
+        self.repeat(replica)
+
+    def repeat(self, replica: Replica[StateMachine]) -> None:
+        """Collect the heartbeats that a leader collected last once more."""
+        for node_id, row in replica.heartbeats:
             heartbeats = self._due.get(node_id)
             if heartbeats is None:
                 heartbeats = self._due[node_id] = HeartbeatColumns()
-            heartbeats.add(replica.group_id, core.replica_id, target, core.term, commit_index, counter)
+            heartbeats.add(*row)
 
     def flush(self) -> None:
         """Queue one frame per node. The caller flushes the transport."""

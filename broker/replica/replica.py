@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar, cast
 
 from raftmq.broker.base.limits import ENTRY_BYTES_MAX, Limits
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.peers.codec import HeartbeatRow
 from raftmq.broker.replica.disk import IDLE, DiskState, Installing, Writing
 from raftmq.broker.replica.entry_applier import EntryApplier
 from raftmq.broker.replica.entry_clock import EngineClock, EntryClock
@@ -140,6 +141,8 @@ class Replica(Generic[MachineT]):
         """Whether a quorum must confirm the leadership after a stall, and the end of that was not seen yet."""
         self.is_dirty = False
         """Whether the replica is in the engine's list for its next pass. Written by the engine, with that list."""
+        self.heartbeats: list[tuple[NodeId, HeartbeatRow]] = []
+        """The heartbeats that it sent at its last tick as a leader, each with the node that it went to. Written by `Heartbeats`."""
         self.disk: DiskState = IDLE
         """The state of the disk for this replica. Written by `begin_write`, `begin_install`, `on_written` and `on_installed`."""
         self.leaderless_since: float | None = host.loop.time()
@@ -202,6 +205,8 @@ class Replica(Generic[MachineT]):
             if replica_id not in members or stranger is None:
                 return
             del learned[stranger]
+        if learned.get(replica_id) != node_id:
+            self.core.wake()  # the heartbeats to it may go elsewhere now
         learned[replica_id] = node_id
 
     # ---------------------------------------------------------------------------------------------------- leadership
@@ -407,6 +412,7 @@ class Replica(Generic[MachineT]):
     def begin_write(self) -> None:
         """Record that a write begins, which the engine's pass hands to the writer thread."""
         self._require_no_write()
+        self.core.wake()
         self.disk = Writing(self._host.loop.time())
 
     def on_written(self, update: Update) -> None:
@@ -434,6 +440,7 @@ class Replica(Generic[MachineT]):
     def begin_install(self) -> None:
         """Record that a snapshot is replacing the replica's file. The log in memory is not part of the new one."""
         self._require_no_write()
+        self.core.wake()
         self.disk = Installing(self._host.loop.time())
         self.applier.drop()
         self.log.clear()
@@ -472,6 +479,7 @@ class Replica(Generic[MachineT]):
     def close(self) -> None:
         """Make the replica permanently silent, and answer every call that waits for it."""
         self.is_closed = True
+        self.core.wake()
         self.applier.drop()
         self.proposals.fail_all()
         for proposer in self.proposers:

@@ -6,6 +6,7 @@ from raftmq.raft.inflights import Inflights
 from raftmq.raft.invariants import check_progress
 from raftmq.raft.progress import Progress, ProgressState
 from raftmq.raft.settings import RaftSettings
+from raftmq.raft.ticks import Ticks
 
 from tests.support.raft.harness import now
 
@@ -13,7 +14,7 @@ SETTINGS = RaftSettings(inflight_appends_max=3, inflight_bytes_max=100)
 
 
 def replicating(match: int = 5) -> Progress:
-    progress = Progress(match + 1, SETTINGS)
+    progress = Progress(match + 1, SETTINGS, Ticks())
     progress.on_matched(match)
     progress.become_replicate()
     return progress
@@ -51,7 +52,7 @@ def test_the_window_refuses_an_index_that_does_not_grow() -> None:
 
 
 def test_a_probe_waits_for_an_answer_after_entries_left() -> None:
-    progress = Progress(6, SETTINGS)
+    progress = Progress(6, SETTINGS, Ticks())
     progress.on_sent(0, 0, 5)
     assert not now(progress.is_paused)
     progress.on_sent(2, 10, 5)
@@ -85,7 +86,7 @@ def test_a_reject_while_replicating_falls_back_to_a_probe_after_the_match() -> N
 
 def test_a_stale_reject_is_ignored_in_every_state() -> None:
     assert not replicating(5).on_rejected(5, 3)
-    probing = Progress(9, SETTINGS)
+    probing = Progress(9, SETTINGS, Ticks())
     assert not probing.on_rejected(6, 3)
     assert probing.next_index == 9
     probing.become_snapshot(20)
@@ -94,7 +95,7 @@ def test_a_stale_reject_is_ignored_in_every_state() -> None:
 
 
 def test_a_hint_never_takes_the_probe_below_the_match() -> None:
-    progress = Progress(10, SETTINGS)
+    progress = Progress(10, SETTINGS, Ticks())
     progress.on_matched(6)
     progress.next_index = 10
     assert progress.on_rejected(9, 2)

@@ -87,7 +87,7 @@ def transfer_to_one_behind() -> None:
 
     def obliging(self: Any, message: Any) -> None:
         if message.is_transfer and not message.is_pre_vote and self._may_vote_for(message):
-            self._election_elapsed = 0
+            self._heard_at = self.ticks.now
             self.vote = message.source
             self._respond_vote(message, message.term, is_granted=True)
         else:

@@ -99,7 +99,7 @@ class TransfersPutCheckOff(RaftCore):
         before = leadership.transferee if leadership else None
         refused = super()._begin_transfer(target)
         if leadership and leadership.transferee != before:
-            leadership.quorum_check_elapsed = 0
+            leadership.quorum_checked_at = self.ticks.now
         return refused
 
 

@@ -1,0 +1,27 @@
+"""A shell may leave out the ticks of a core that rests: the run of a seed stays the same, event for event."""
+
+from __future__ import annotations
+
+import pytest
+from raftmq.raft.ready import Role
+
+from sim.core.cluster import PRODUCT, Build
+from sim.core.run import Verdict, run_seed
+from tests.support.raft.resting_core import RestingCore
+
+
+def trace_of(seed: int, build: Build) -> list[str]:
+    lines: list[str] = []
+    assert run_seed(seed, build, lines.append).verdict is Verdict.OK
+    return lines
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, 400, 20))])
+def test_runs_without_the_ticks_of_resting_cores_are_the_same_runs(first: int) -> None:
+    RestingCore.left_out.clear()
+
+    for seed in range(first, first + 20):
+        assert trace_of(seed, Build(core=RestingCore)) == trace_of(seed, PRODUCT), seed
+
+    assert RestingCore.left_out[Role.FOLLOWER] > 500
+    assert set(RestingCore.left_out) <= {Role.FOLLOWER, Role.LEADER}
