@@ -346,9 +346,24 @@ class Nemesis:
         if machine.node is None or not machine.node.view.node_id:
             return
         self._did("wipe", machine.name)
+        must_give_up = bool(self._options.recover) and self._must_give_up(int(machine.node.view.node_id))
         self._cluster.wipe(machine)
-        machine.is_given_up = self._rng.random() < 0.5
+        machine.is_given_up = self._rng.random() < 0.5 or must_give_up
         self._later(0.1, 1.0, lambda: self._cluster.start(machine))
+
+    def _must_give_up(self, node_id: int) -> bool:
+        """Return whether a node has, or may have, a replica of a partition that was revived from one replica and is not whole again.
+
+        Metadata cannot tell which of its new replicas vote already. So none is given up unless an operator does it, who is told so.
+        """
+        process = self._metadata_leader()
+        if process is None or process.node is None:
+            return True
+        metadata = process.node.view.metadata.state_machine
+        return any(
+            partition.is_unsettled and metadata.recovery(partition.group_id) is not None
+            for partition in metadata.partitions_of_node(node_id)
+        )
 
     def _remove_node(self) -> None:
         """Remove the victim's node permanently. Later a new node is started on the machine."""
