@@ -133,7 +133,9 @@ def choose_metadata_voters(
 ) -> tuple[int, ...]:
     """Choose the metadata replicas that should vote: an odd number, up to `voters_max`, on different hosts, then racks.
 
-    A draining node loses its vote as soon as the others have taken over.
+    A draining node loses its vote as soon as the others have taken over, and keeps it while too few of them are reachable. Scenario: of the
+    voters 2, 3 and 4, 2 is down, and 4 is drained. 5 could take its place, but is down, too. Without 4, the group would be 2 and 3, and
+    without 2 never have a majority.
     A node that is down keeps its vote: it may return in a moment, and only the operator knows. A desired node that went down before it
     ever voted is skipped.
 
@@ -164,9 +166,14 @@ def choose_metadata_voters(
         if not candidates:
             break
         chosen.append(min(candidates, key=lambda node: _closeness(node, chosen)))
+    draining = [node for node in nodes if node.state == "draining" and node.metadata_replica_id in voters]
+    draining.sort(key=lambda node: (node.metadata_replica_id != leader, not is_connected(NodeId(node.node_id))))
+    chosen += draining[: max(0, count - len(chosen))]
     newcomers = [node for node in chosen if node.metadata_replica_id not in voters]
     if newcomers and len(chosen) % 2 == 0:
         chosen.remove(newcomers[-1])  # two voters are no better than one: the loss of either would stop the group
+    if 2 * sum(is_connected(NodeId(node.node_id)) for node in chosen) <= len(chosen):
+        return tuple(sorted(desired))  # the chosen ones could not take over now
     return tuple(sorted(node.metadata_replica_id for node in chosen))
 
 

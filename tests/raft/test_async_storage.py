@@ -54,7 +54,7 @@ def answers(work: AppendWork) -> list[Message]:
     return list(work.responses)
 
 
-# ------------------------------------------------------------------------------------------- what leaves when
+# --------------------------------------------------------------------------------------- the order of effects
 
 
 def test_acknowledgements_refusals_and_votes_leave_only_after_the_write() -> None:

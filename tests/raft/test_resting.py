@@ -166,7 +166,7 @@ INPUTS: dict[str, Callable[[RaftCore], object]] = {
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_every_input_ends_the_rest(name: str) -> None:
-    """What an input leaves to do is found by the next tick, even if the shell looks for it at no other time."""
+    """The next tick finds the work that an input leaves, even if the shell looks for it at no other time."""
     cluster = PackedCluster(1, 2, 3, core_class=RestingCore)
     leader = cluster.elect(1)
     cluster.live(2)

@@ -139,6 +139,33 @@ def test_a_single_voter_is_not_made_two_while_a_third_is_away():
     assert voters([*nodes[:2], node(4)], desired=(1, 2), now=(1, 2, 3), down={4}) == (1, 2)
 
 
+def test_a_draining_voter_keeps_its_vote_while_nobody_can_take_it():
+    """Of the voters 2, 3 and 4, 2 is down, and 4 is drained while 5 is down, too (seed 800409 of the simulation).
+
+    Without 4, the group would be 2 and 3, and 3 alone is no majority.
+    """
+    nodes = [node(1, state="draining"), node(2), node(3), node(4, state="draining"), node(5)]
+    present = {"desired": (2, 3, 4), "now": (2, 3, 4), "leader": 4}
+    assert voters(nodes, **present, down={2, 5}) == (2, 3, 4)
+    assert voters(nodes, **present, down={2}) == (2, 3, 5)
+    assert voters(nodes, **present) == (2, 3, 5)
+
+
+def test_a_draining_node_is_no_voter_where_fewer_are_enough():
+    nodes = [node(1), node(2), node(3, state="draining")]
+    assert voters(nodes, desired=(1, 2, 3), now=(1, 2, 3)) == (1,)
+    assert voters(nodes, desired=(1, 2, 3), now=(1, 2, 3), leader=3, down={1}) == (2,)
+
+
+def test_voters_that_are_drained_stay_while_the_only_other_one_is_down():
+    nodes = [node(1, state="draining"), node(2), node(3, state="draining")]
+    assert voters(nodes, down={2}) == (1,)
+    assert voters(nodes, desired=(1, 2, 3), now=(1, 2, 3), down={2}) == (1, 2, 3)
+    assert voters(nodes, desired=(1, 2, 3), now=(1, 2, 3)) == (2,)
+    everyone = [node(i, state="draining") for i in range(1, 4)]
+    assert voters(everyone, desired=(1, 2, 3), now=(1, 2, 3)) == (1, 2, 3)
+
+
 def test_a_voter_whose_node_is_gone_is_replaced():
     nodes = [node(1), node(2), node(4), node(5)]
     assert voters(nodes, desired=(1, 2), now=(1, 2, 3)) == (1, 2, 4)

@@ -157,7 +157,7 @@ class ScheduleMachine(RuleBasedStateMachine):
             gone.state = "dropped"
         self.offsets[partition] = max(
             0, self.offsets[partition] - 3
-        )  # the next assignment begins at what was committed
+        )  # the next assignment begins at the committed offset
 
     @invariant()
     def counts_are_equal(self) -> None:
