@@ -32,6 +32,10 @@ class AppendStream(Protocol):
         """Return whether a new stream would be a faster one, over a data connection. It may replace this one once all is answered."""
         ...
 
+    def is_opening(self) -> bool:
+        """Return whether nothing has been sent yet, because the connection is still being opened."""
+        ...
+
     def cancel(self) -> None:
         """Give the stream up: it calls nothing back any more. Unanswered requests have an unknown outcome."""
         ...

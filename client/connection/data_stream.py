@@ -213,6 +213,10 @@ class DataAppendStream(DataStream[SerializedAppend, AppendStream]):
         """See `AppendStream`."""
         return self._grpc_stream is not None and self._grpc_stream.is_outdated()
 
+    def is_opening(self) -> bool:
+        """See `AppendStream`."""
+        return self._connection is None and self._grpc_stream is None
+
     def _write_over_grpc(self, stream: AppendStream, request: SerializedAppend) -> bool:
         return stream.write(request)
 

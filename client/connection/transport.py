@@ -581,6 +581,9 @@ class _GrpcAppendStream:
         self._stream.write(request.body)
         return False
 
+    def is_opening(self) -> bool:
+        return False  # gRPC opens its connections itself, so a request may be under way
+
 
 class _GrpcQueueStream:
     """`QueueStream` over gRPC."""

@@ -24,7 +24,7 @@ from raftmq.client.connection.append_stream import AppendStream, SerializedAppen
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.producer.append_request import PartitionBatches, serialize_append
 from raftmq.client.producer.partition_queue import AnyPartitionQueue, Attempt
-from raftmq.errors import BrokenConnectionError, RaftMQError
+from raftmq.errors import BrokenConnectionError, RaftMQError, UnreachableError
 from raftmq.proto import queue_pb2 as pb
 from raftmq.trace_context import join_contexts
 
@@ -57,6 +57,10 @@ class _Request:
     payload_bytes: int
     record_count: int
     sent_at: float
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether the delivery timeout of a batch has passed."""
+        return any(attempt.batch.deadline <= now for _, attempts in self.sent for attempt in attempts)
 
 
 class BrokerSender:
@@ -117,7 +121,10 @@ class BrokerSender:
                 handle.cancel()
 
     def check_late(self, now: float) -> None:
-        """Mark the broker as suspect when an answer is late. Abandon the stream when it is later than the request timeout."""
+        """Mark the broker as suspect when an answer is late. Abandon the stream when it is later than the request timeout.
+
+        Abandon it, too, when a batch expires before a connection is open. So a batch that never left this process is known not to be written.
+        """
         oldest = next(iter(self._pending.values()), None)
         if oldest is None:
             return
@@ -126,6 +133,8 @@ class BrokerSender:
             self._resolver.mark_suspect(self.address)
         if waited > self._request_timeout_seconds + settings.CLOSE_GRACE_SECONDS:
             self._drop_stream(BrokenConnectionError(f"{self.address}: no answer in {waited:.1f} s"))
+        elif self._stream is not None and self._stream.is_opening() and oldest.is_expired(now):
+            self._drop_stream(UnreachableError(f"{self.address}: no connection in {waited:.1f} s"))
 
     # ---------------------------------------------------------------------------------------------------------- writing
 

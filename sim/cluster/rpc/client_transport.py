@@ -160,6 +160,9 @@ class _SimAppendStream:
     def is_outdated(self) -> bool:
         return False
 
+    def is_opening(self) -> bool:
+        return False
+
 
 class _SimQueueStream:
     def __init__(self, stream: _SimStream[pb.QueueStreamResponse]) -> None:

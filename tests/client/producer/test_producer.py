@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 from zlib import crc32
 
 import pytest
@@ -527,6 +528,27 @@ async def test_a_batch_that_was_never_sent_expires_as_not_applied(cluster: FakeC
         cluster.move_leader("t", 0, broker=1)
         assert (await p.send_and_wait("t", b"y")).offset == 0
     assert sequences(cluster) == [(0, 0, 1)], "nothing was sent, so no sequence was used up"
+
+
+async def test_a_batch_that_waited_for_a_connection_expires_as_not_applied():
+    """The leader's host accepts connections and never answers, until the leader is started again."""
+    async with FakeCluster(brokers=2) as cluster:
+        cluster.create_topic("t")
+        leader = cluster.brokers[2]
+        await leader.stop()
+        cluster.move_leader("t", 0, broker=2)
+        async with Producer(bootstrap_servers=cluster.brokers[1].address) as p:
+            with socket.create_server(("127.0.0.1", leader.port)):
+                delivery = await p.send("t", b"x")
+                await passes(10)
+                assert delivery._batch.is_sent
+                delivery._batch.deadline = 0.0
+                with pytest.raises(errors.DeliveryExpiredError, match="no connection in") as caught:
+                    await delivery
+                assert caught.value.outcome is errors.Outcome.NOT_APPLIED
+            await leader.start()
+            assert (await p.send_and_wait("t", b"y")).offset == 0
+    assert values_in(cluster, "t") == [b"y"]
 
 
 async def test_a_definite_refusal_fails_its_batch_only(cluster: FakeCluster):

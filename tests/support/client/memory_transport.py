@@ -138,6 +138,9 @@ class MemoryStream:
     def is_outdated(self) -> bool:
         return False
 
+    def is_opening(self) -> bool:
+        return False
+
     def cancel(self) -> None:
         self._reader.cancel()
 
