@@ -462,7 +462,7 @@ async def test_nothing_is_kept_of_a_connection_that_has_ended():
 
 
 def _unknown_field(size: int) -> bytes:
-    """What protobuf keeps of a message of a newer client."""
+    """The part of a newer client's message that protobuf keeps."""
     return pb.DataHello(token=bytes(size)).SerializeToString().replace(b"\x12", b"\xfa\x7f", 1)
 
 

@@ -51,7 +51,7 @@ def append(number: int, size: int = 0) -> SerializedAppend:
 
 
 class Recorder(Generic[ResponseT]):
-    """What a stream has called back."""
+    """The callbacks of a stream."""
 
     def __init__(self) -> None:
         self.answers: list[ResponseT] = []

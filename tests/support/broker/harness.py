@@ -107,7 +107,7 @@ class FakeForwarder:
 
 
 class _Standing:
-    """What the harness was told to say of its node."""
+    """The answer of the harness about its node."""
 
     def __init__(self, harness: Harness) -> None:
         self._harness = harness
