@@ -90,8 +90,9 @@ class RaftCore(Election):
             self.next_tick = self._heard_at + self._timeout_ticks
 
     def wake(self) -> None:
-        """End the rest, as something that is not an input of this core needs its ticks."""
+        """End the rest, as there is an input, or something else needs the ticks of this core."""
         self.next_tick = 0
+        self.ticks.changes += 1
 
     def campaign(self) -> None:
         """Start a pre-vote round.
@@ -99,13 +100,13 @@ class RaftCore(Election):
         It has no effect where a campaign is not allowed: on a learner, a removed replica or a leader, while a snapshot is
         pending, while a committed change of membership is not applied, and while applied is below `state_floor`.
         """
-        self.next_tick = 0
+        self.wake()
         self._campaign()
         check_core(self)
 
     def forget_leader(self) -> None:
         """Forget the leader, as its process is known to have ended. A follower then grants pre-votes immediately."""
-        self.next_tick = 0
+        self.wake()
         if self.role is Role.FOLLOWER:
             self.leader_id = NO_REPLICA
 
@@ -114,14 +115,14 @@ class RaftCore(Election):
 
         Otherwise a group that lost its majority for a while would wait up to `pre_vote_backoff_max` times as long.
         """
-        self.next_tick = 0
+        self.wake()
         if self._failed_pre_votes and self.role is not Role.LEADER:
             self._failed_pre_votes = 0
             self._roll_timeout()
 
     def step_down(self) -> None:
         """Become a follower without a leader in the same term: the disk hangs, or the replica is quarantined or shuts down."""
-        self.next_tick = 0
+        self.wake()
         if self.role is Role.LEADER:
             self._become_follower(self.term, NO_REPLICA)
 
@@ -131,7 +132,7 @@ class RaftCore(Election):
         `is_confirmed_leader` is False until a quorum acknowledges a round of heartbeats that began after this call. The leader
         steps down when that does not happen within one minimum election timeout.
         """
-        self.next_tick = 0
+        self.wake()
         if self.leadership is not None:
             self._begin_confirmation(self.leadership)
 
@@ -145,7 +146,7 @@ class RaftCore(Election):
 
     def step(self, message: Message) -> None:
         """Take a message from a peer. A message for another replica is dropped, and a stale one is dropped or answered."""
-        self.next_tick = 0
+        self.wake()
         if message.target != self.replica_id:
             return
         if isinstance(message, VoteMessage):
@@ -203,14 +204,14 @@ class RaftCore(Election):
 
     def propose(self, proposals: Sequence[Proposal], now_ms: int) -> Appended | Refused:
         """Append the proposals to the leader's log, all or none. `now_ms` is raised so that append times never decrease."""
-        self.next_tick = 0
+        self.wake()
         outcome = self._propose(proposals, now_ms)
         check_core(self)
         return outcome
 
     def propose_membership(self, change: MembershipChange, now_ms: int) -> Appended | Refused:
         """Append a change of membership. It is checked here as far as possible. A change that is invalid when applied does nothing."""
-        self.next_tick = 0
+        self.wake()
         outcome = self._propose_membership(change, now_ms)
         check_core(self)
         return outcome
@@ -220,12 +221,12 @@ class RaftCore(Election):
 
         A follower forwards the question. If a message is lost, no answer comes: the shell times out and asks with a new id.
         """
-        self.next_tick = 0
+        self.wake()
         self._ask_read(request_id)
 
     def transfer_leader(self, target: ReplicaId) -> Refused | None:
         """Transfer leadership to `target`. Proposals are refused until it has happened or one election timeout has passed."""
-        self.next_tick = 0
+        self.wake()
         outcome = self._begin_transfer(target)
         check_core(self)
         return outcome
@@ -246,6 +247,11 @@ class RaftCore(Election):
         `step(Heartbeat(...))`.
         """
         return self._on_quiet_heartbeat(source, term, commit_index)
+
+    def repeat_quiet_heartbeat(self) -> None:
+        """Take a quiet heartbeat once more: it is equal to an earlier one, and `Ticks.changes` has not changed since."""
+        self._heard_at = self.ticks.now
+        self.campaign_due = False
 
     def on_quiet_heartbeat_response(self, source: ReplicaId, term: Term, read_counter: int) -> bool:
         """Take the response of a peer that is caught up, when no read waits for it, on a fast path.
@@ -277,7 +283,7 @@ class RaftCore(Election):
 
     def append_done(self, token: AppendToken) -> None:
         """Record that the append of `token`, and all before it, are durable."""
-        self.next_tick = 0
+        self.wake()
         if token.sequence <= self._done_sequence:
             violated("appends_in_order", sequence=token.sequence, done=self._done_sequence)
         self._done_sequence = token.sequence
@@ -313,7 +319,7 @@ class RaftCore(Election):
 
     def apply_done(self, index: LogIndex) -> None:
         """Record that entries up to `index` are applied. Changes of membership among them become active now."""
-        self.next_tick = 0
+        self.wake()
         if index <= self.log.applied:
             return  # these entries were applied before a snapshot replaced the log
         self.log.applied_to(index)
@@ -325,7 +331,7 @@ class RaftCore(Election):
 
     def entries_fetched(self) -> None:
         """Try again to read entries for which `LogView.entries` returned None."""
-        self.next_tick = 0
+        self.wake()
         self._apply_is_fetching = False
         leadership = self.leadership
         if leadership is not None:
@@ -335,13 +341,13 @@ class RaftCore(Election):
 
     def resume_copies(self) -> None:
         """Try again to send entries to learners that `copy_pace` held back."""
-        self.next_tick = 0
+        self.wake()
         if self.leadership is not None:
             self.leadership.flush_due = True
 
     def report_unreachable(self, peer: ReplicaId) -> None:
         """Probe the peer instead of pipelining, as messages to it were dropped."""
-        self.next_tick = 0
+        self.wake()
         progress = self.progress.get(peer)
         if progress is not None and peer != self.replica_id and progress.state is ProgressState.REPLICATE:
             progress.become_probe()
@@ -349,7 +355,7 @@ class RaftCore(Election):
 
     def report_snapshot(self, peer: ReplicaId, is_sent: bool) -> None:
         """Probe the peer, as the stream of an `InstallSnapshot` to it ended. `is_sent`: the stream was sent whole."""
-        self.next_tick = 0
+        self.wake()
         progress = self.progress.get(peer)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return
@@ -358,7 +364,7 @@ class RaftCore(Election):
 
     def compacted(self, position: LogPosition) -> None:
         """Record that the shell deleted the durable log up to `position`, which is at most `applied_index`."""
-        self.next_tick = 0
+        self.wake()
         self.log.compacted(position)
         check_core(self)
 

@@ -96,6 +96,7 @@ class Replication(ReadIndexing):
             offset += count
             payload_bytes += len(payload)
         log.append(entries)
+        self.ticks.changes += 1
         if payload_bytes:
             leadership.uncommitted.append((index, payload_bytes))
             leadership.uncommitted_bytes += payload_bytes
@@ -138,6 +139,7 @@ class Replication(ReadIndexing):
     def _flush(self, leadership: Leadership) -> None:
         """Send every member the entries that it may get now. A commit index goes alone only if no other message carried it."""
         leadership.flush_due = False
+        self.ticks.changes += 1  # a member may wait for a snapshot now
         log = self.log
         for peer, progress in leadership.progress.items():
             if peer == self.replica_id:

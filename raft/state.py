@@ -298,6 +298,7 @@ class CoreState:
         self.campaign_due = False
         self.heartbeat_due = False
         self._heard_at = self.ticks.now
+        self.ticks.changes += 1
         self._votes.clear()
         self._roll_timeout()
         if self._responses:

@@ -28,7 +28,6 @@ from raftmq.broker.peers.codec import (
     FrameType,
     Parts,
     SnapshotBegin,
-    decode_heartbeats,
     decode_leadership,
     decode_message,
     encode_message,
@@ -200,7 +199,7 @@ class Engine:
             self.now_ms,
             self.copy_pace,
         )
-        self._heartbeats = Heartbeats(self, self.replicas, transport)
+        self._heartbeats = Heartbeats(self, self.replicas, transport, self._data_ticks)
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
 
     def start(self, node_id: NodeId) -> None:
@@ -250,6 +249,7 @@ class Engine:
         if key.group_id != METADATA_GROUP_ID:
             core.copy_pace = GroupPace(self.copy_pace, key.group_id, partial(self._resume_copies, replica))
         self.replicas[key.group_id] = replica
+        self._data_ticks.changes += 1  # heartbeats to it were dropped until now
         self.write_backs.add(replica)
         if key.group_id == METADATA_GROUP_ID:
             replica.progress_listeners.append(self._wake_all)
@@ -541,9 +541,9 @@ class Engine:
                 group_id, message = decode_message(body)
                 self.on_message(node_id, group_id, message)
             case FrameType.HEARTBEATS:
-                self._heartbeats.on_heartbeats(node_id, decode_heartbeats(body))
+                self._heartbeats.on_heartbeats(node_id, body)
             case FrameType.HEARTBEAT_RESPONSES:
-                self._heartbeats.on_heartbeat_responses(decode_heartbeats(body))
+                self._heartbeats.on_heartbeat_responses(node_id, body)
             case FrameType.CLOCK_QUESTION:
                 self.clocks.on_question(node_id, body)
             case FrameType.CLOCK:

@@ -19,9 +19,12 @@ def trace_of(seed: int, build: Build) -> list[str]:
 @pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, 400, 20))])
 def test_runs_without_the_ticks_of_resting_cores_are_the_same_runs(first: int) -> None:
     RestingCore.left_out.clear()
+    RestingCore.repeated.clear()
 
     for seed in range(first, first + 20):
         assert trace_of(seed, Build(core=RestingCore)) == trace_of(seed, PRODUCT), seed
 
     assert RestingCore.left_out[Role.FOLLOWER] > 500
     assert set(RestingCore.left_out) <= {Role.FOLLOWER, Role.LEADER}
+    assert RestingCore.repeated[Role.FOLLOWER] > 100
+    assert RestingCore.repeated[Role.LEADER] > 20
