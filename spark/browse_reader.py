@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from raftmq.spark.browse_options import BrowseOptions
 from raftmq.spark.browse_pages import Browsed, browsed_partitions, fetch_pages
 from raftmq.spark.cluster import cluster_of
+from raftmq.spark.worker_socket import WorkerReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,7 @@ class BrowsedPartition(InputPartition):
     browsed: Browsed
 
 
-class BrowseReader(DataSourceReader):
+class BrowseReader(WorkerReader, DataSourceReader):
     """Show the messages of queue topics for ``spark.read``."""
 
     def __init__(self, options: BrowseOptions, schema: StructType) -> None:

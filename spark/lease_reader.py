@@ -21,6 +21,7 @@ from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.lease_offsets import NO_LEASES, LeasesJson, leases_from_json
 from raftmq.spark.lease_options import LeaseOptions
 from raftmq.spark.lease_plan import LeasedShare, LeasePlan
+from raftmq.spark.worker_socket import WorkerReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +42,7 @@ class LeasedPartition(InputPartition):
     share: LeasedShare
 
 
-class LeaseReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LeaseReader(WorkerReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lease the messages of queue topics for ``spark.readStream``."""
 
     def __init__(self, options: LeaseOptions, schema: StructType) -> None:

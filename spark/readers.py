@@ -20,6 +20,7 @@ from raftmq.spark.offsets import OffsetsJson, Position, position_from_json
 from raftmq.spark.planning import OffsetRange, split
 from raftmq.spark.pushdown import NOTHING_PUSHED, Pushed, pushed_from
 from raftmq.spark.source_options import SourceOptions
+from raftmq.spark.worker_socket import WorkerReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,7 @@ def _read(reader: _Planned, partition: InputPartition, pushed: Pushed = NOTHING_
     yield from record_batches(wanted, partition.range, arrow_schema(reader.schema))
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(WorkerReader, DataSourceReader):
     """Read for ``spark.read``."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -111,7 +112,7 @@ class PushdownReader(BatchReader):
         return filters
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(WorkerReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Read for ``spark.readStream``."""
 
     def __init__(self, options: SourceOptions | RaftMQError, schema: StructType) -> None:

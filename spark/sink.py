@@ -29,6 +29,7 @@ from raftmq.spark.sink_columns import check_schema
 from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.worker_garbage import exempt_modules
+from raftmq.spark.worker_socket import acknowledge
 from raftmq.spark.write_slots import SLOTS_NAME, WRITE_ID_BYTES, SlotTable
 
 if TYPE_CHECKING:
@@ -222,6 +223,7 @@ def _identity_of_query(options: SinkOptions, attempt: int) -> WriteIdentity:
 def _run(
     options: SinkOptions, schema: StructType, identity: WriteIdentity | None, batches: Iterator[pa.RecordBatch]
 ) -> WriterCommitMessage:
+    acknowledge()
     from raftmq.spark.sink_kinds import find_columns
     from raftmq.spark.sink_task import SinkTask
 
