@@ -4,7 +4,7 @@
 - `RowSource` reads RaftMQ as one Python tuple per record, which shows the gain of Arrow.
 - `NothingSink` drops Arrow batches. No sink in Python can be faster.
 
-Both also run micro-batches.
+Both also run micro-batches, with the same care for Spark's workers as the real ones (`worker_garbage`, `worker_socket`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from raftmq.spark.readers import BatchReader, RangePartition
 from raftmq.spark.schema import arrow_schema, source_schema
 from raftmq.spark.source import RaftMQDataSource
 from raftmq.spark.source_options import read_source_options
+from raftmq.spark.worker_garbage import exempt_modules
+from raftmq.spark.worker_socket import WorkerReader, acknowledge
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +42,7 @@ READY_ROWS = 16_384
 Row = tuple[bytes | None, bytes | None, str, int, int, datetime, int]
 
 
-class ReadyReader(DataSourceReader):
+class ReadyReader(WorkerReader, DataSourceReader):
     def __init__(self, rows: int, tasks: int, record_bytes: int, schema: StructType) -> None:
         self.rows = rows
         self.tasks = tasks
@@ -53,6 +55,7 @@ class ReadyReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        exempt_modules()
         columns = {
             "key": pa.nulls(READY_ROWS, pa.binary()),
             "value": pa.array([b"x" * self.record_bytes] * READY_ROWS, pa.binary()),
@@ -128,6 +131,8 @@ class RowSource(RaftMQDataSource):
 
 class NothingWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        acknowledge()
+        exempt_modules()
         for _ in iterator:
             pass
         return WriterCommitMessage()
@@ -139,6 +144,8 @@ class NothingWriter(DataSourceArrowWriter):
 
 class NothingStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        acknowledge()
+        exempt_modules()
         for _ in iterator:
             pass
         return WriterCommitMessage()
@@ -157,4 +164,5 @@ class NothingSink(DataSource):
         return NothingWriter()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NothingStreamWriter:  # noqa: N802
+        exempt_modules()
         return NothingStreamWriter()

@@ -2,6 +2,8 @@
 
 A record is sent to each partition, and when the query has copied them, the next ones are. Spark reports how long each batch took, and its
 parts. Sources that need no records run one batch after another.
+
+Some ways run once more with `QUICK_CHECKPOINTS`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,11 @@ WARM_UP: Final = 8
 BATCHES: Final = 20
 POLL_SECONDS: Final = 0.5
 VALUE: Final = b"x" * 100
+QUICK_CHECKPOINTS: Final = (
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+)
+"""The setting for checkpoints on local disks that `docs/guides/spark.md` advises (Spark from 4.1 on)."""
 _numbers = count()
 
 Feed = Callable[[], None]
@@ -62,22 +69,41 @@ def ways_of_micro_batches(
             rows = rates.load().selectExpr("CAST(value AS STRING) AS value")
             return run(rows, "raftmq", {"bootstrap.servers": servers, "topic": target})
 
+    def quickly(way: Way) -> Way:
+        def run_quickly() -> Mapping[str, list[float]] | None:
+            spark.conf.set(*QUICK_CHECKPOINTS)
+            try:
+                return way()
+            finally:
+                spark.conf.unset(QUICK_CHECKPOINTS[0])
+
+        return run_quickly
+
     def theirs(topics: KafkaTopics, *, fsync: bool) -> dict[str, list[float]]:
         with _kafka_topics(topics, fsync=fsync) as (source, target, feed):
             known = {"kafka.bootstrap.servers": topics.addresses}
             read = spark.readStream.format("kafka").options(**known, subscribe=source, startingOffsets="earliest")
             return run(read.load().select("key", "value"), "kafka", known | {"topic": target}, feed)
 
-    found: dict[str, Way] = {RAFTMQ: ours, "RaftMQ, at least once": partial(ours, delivery="at-least-once")}
+    found: dict[str, Way] = {
+        RAFTMQ: ours,
+        "RaftMQ, quick checkpoints": quickly(ours),
+        "RaftMQ, at least once": partial(ours, delivery="at-least-once"),
+    }
     if kafka is not None:
         found["Kafka's connector"] = partial(theirs, kafka, fsync=False)
         found["Kafka's connector, fsync"] = partial(theirs, kafka, fsync=True)
+
+    def own() -> dict[str, list[float]]:
+        return run(rates.load(), "noop", {})
+
     return found | {
         "RaftMQ, read only": only_read,
         "RaftMQ, written only": only_written,
         "Spark, source and sink in Python that do nothing": lambda: run(ready.load(), "bench_nothing", {}),
         "Spark, a sink in Python that does nothing": lambda: run(rates.load(), "bench_nothing", {}),
-        "Spark, with a source and sink of its own": lambda: run(rates.load(), "noop", {}),
+        "Spark, with a source and sink of its own": own,
+        "Spark, with a source and sink of its own, quick checkpoints": quickly(own),
     }
 
 
