@@ -4,9 +4,9 @@ WORKDIR /src
 COPY . .
 # The versions of requirements.lock, without its hashes, because the project itself has none.
 RUN sed -n 's/^\([a-z0-9][^ ;]*==[^ ;]*\).*/\1/p' requirements.lock > /constraints.txt \
-    && pip wheel --no-cache-dir --wheel-dir /wheels --constraint /constraints.txt '.[server]' \
+    && pip wheel --no-cache-dir --wheel-dir /wheels --constraint /constraints.txt '.[server,otel]' \
     && python -m venv /app \
-    && /app/bin/pip install --no-cache-dir --no-index --find-links /wheels 'raftmq[server]'
+    && /app/bin/pip install --no-cache-dir --no-index --find-links /wheels 'raftmq[server,otel]'
 
 FROM python:3.13-slim-bookworm
 RUN apt-get update \

@@ -21,6 +21,8 @@ def test_the_image_runs_as_another_user_than_root_from_wheels_with_a_health_chec
     assert re.search(r"^USER 10001:10001$", last, re.MULTILINE)
     assert "pip install" not in last, "only the build stage has compilers, sources and pip's cache"
     assert re.search(r"--no-index --find-links /wheels", DOCKERFILE)
+    extras = re.findall(r"'\S+\[(.+)\]'", DOCKERFILE)
+    assert extras == ["server,otel"] * 2, "every setting of a broker works, `tracing_endpoint`, too"
     assert re.search(r"^HEALTHCHECK .*/healthz", last, re.MULTILINE)
     assert of_image("ENTRYPOINT") == ["tini", "--", "raftmq"]
 
