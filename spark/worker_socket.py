@@ -1,4 +1,4 @@
-"""Acknowledge what Spark sends to a Python worker immediately, so that Spark sends the rest. Must not load large modules.
+"""Acknowledge the packets of Spark in a Python worker immediately, so that Spark sends the rest. Must not load large modules.
 
 Spark sends a task's command, and then its first rows in a second packet. Its sockets hold a small packet back while an earlier one is not
 acknowledged (Nagle's algorithm), and Linux acknowledges after 40 ms if the worker has nothing to send. So every task would wait 40 ms.
@@ -33,7 +33,7 @@ def acknowledge() -> None:
 
 
 class WorkerReader:
-    """Share what readers do when they arrive in a worker, as a part of a task's command."""
+    """Acknowledge a task's command as soon as its reader arrives in a worker."""
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Restore the reader, and acknowledge the command, because Spark sends the partition in a second packet."""
