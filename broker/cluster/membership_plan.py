@@ -171,10 +171,14 @@ def choose_metadata_voters(
     chosen += draining[: max(0, count - len(chosen))]
     newcomers = [node for node in chosen if node.metadata_replica_id not in voters]
     if newcomers and len(chosen) % 2 == 0:
-        chosen.remove(newcomers[-1])  # two voters are no better than one: the loss of either would stop the group
-    if 2 * sum(is_connected(NodeId(node.node_id)) for node in chosen) <= len(chosen):
-        return tuple(sorted(desired))  # the chosen ones could not take over now
-    return tuple(sorted(node.metadata_replica_id for node in chosen))
+        # Two voters are no better than one: the loss of either would stop the group. A draining one is the last.
+        chosen.remove(chosen[-1] if chosen[-1] in draining else newcomers[-1])
+    reachable = {node.metadata_replica_id for node in nodes if is_connected(NodeId(node.node_id))}
+    present = [node.metadata_replica_id for node in nodes if node.metadata_replica_id in voters]
+    for wanted in ([node.metadata_replica_id for node in chosen], desired, present):
+        if 2 * len(reachable.intersection(wanted)) > len(wanted):  # otherwise they could not take over now
+            return tuple(sorted(wanted))
+    return tuple(sorted(desired))
 
 
 def _closeness(node: NodeView, chosen: Sequence[NodeView]) -> tuple[bool, bool, int]:

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 ACTIVE: Final = "active"
 """The state of a broker that gets replicas."""
+_VOTE_STAYS: Final = (
+    "no other broker can take the vote now. Start a broker that is down, or remove it, and the draining continues "
+    "(raftmq cluster status shows the brokers)"
+)
+"""The reason why a broker that holds nothing else keeps its vote on metadata."""
 
 
 @reported
@@ -141,5 +146,6 @@ def _progress(begun: BrokerDrain, now: BrokerDrain, moves: MovesDescription) -> 
         is_over=is_empty,
         is_idle=moves.is_idle and not moves.rebuilding_count,
     )
-    obstacle = without_place_of(moves.without_place_count, moves.without_place)
-    return replace(progress, obstacle=f"{obstacle}. Add a broker, and the draining continues") if obstacle else progress
+    if obstacle := without_place_of(moves.without_place_count, moves.without_place):
+        return replace(progress, obstacle=f"{obstacle}. Add a broker, and the draining continues")
+    return replace(progress, obstacle=_VOTE_STAYS) if now.is_metadata_voter and not now.replica_count else progress

@@ -151,6 +151,20 @@ def test_a_draining_voter_keeps_its_vote_while_nobody_can_take_it():
     assert voters(nodes, **present) == (2, 3, 5)
 
 
+def test_a_draining_voter_gives_its_vote_to_the_one_broker_that_can_take_it():
+    """Two voters are no better than one, so that the newcomer takes the place and does not wait for a third."""
+    nodes = [node(1), node(2), node(3), node(4, state="draining")]
+    assert voters(nodes, desired=(4,), now=(4,), leader=4, down={1, 2}) == (3,)
+    assert voters(nodes, desired=(4,), now=(4,), leader=4, down={1, 2, 3}) == (4,)
+
+
+def test_the_present_voters_stay_if_the_chosen_one_is_down_before_it_is_alone():
+    """1 was to be the only voter, and went down before the change began. Without it, the group would never have a majority."""
+    nodes = [node(1), node(2), node(3, state="draining")]
+    assert voters(nodes, desired=(1,), now=(1, 2, 3), leader=2, down={1}) == (1, 2, 3)
+    assert voters(nodes, desired=(1, 2, 3), now=(1, 2, 3), leader=2, down={1}) == (2,)
+
+
 def test_a_draining_node_is_no_voter_where_fewer_are_enough():
     nodes = [node(1), node(2), node(3, state="draining")]
     assert voters(nodes, desired=(1, 2, 3), now=(1, 2, 3)) == (1,)

@@ -89,6 +89,15 @@ def test_a_drain_that_lacks_a_broker_is_stuck_and_says_so(
     assert_refused(commands.run("cluster", "drain", "3"), 6, "draining broker 3: holds 3 replicas", words)
 
 
+def test_a_drain_whose_vote_nobody_can_take_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.keeps_vote = True
+    words = "but no other broker can take the vote now. Start a broker that is down"
+    assert_refused(commands.run("cluster", "drain", "3"), 6, "draining broker 3: holds a vote on metadata", words)
+
+
 def test_work_that_waits_for_a_rebuilt_replica_is_not_stuck(
     commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

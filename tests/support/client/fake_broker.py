@@ -765,7 +765,7 @@ class FakeBroker(
         state = "draining" if is_draining else "active"
         return pb.ClusterBroker(
             broker=pb.Broker(broker_id=broker.broker_id, address=broker.address, state=state),
-            is_metadata_voter=not is_draining or bool(held),
+            is_metadata_voter=not is_draining or bool(held) or self.cluster.moves.keeps_vote,
             is_connected=True,
             replica_count=len(held),
             leader_count=sum(p.leader == broker.broker_id for p in held),

@@ -33,6 +33,8 @@ class FakeMoves:
     draining: set[int] = field(default_factory=set)
     is_frozen: bool = False
     """Whether no move is ever finished."""
+    keeps_vote: bool = False
+    """Whether a drained broker keeps its vote on metadata."""
     is_losing: bool = False
     """Whether moves end without an effect."""
     rebuilding_first: int = 0
