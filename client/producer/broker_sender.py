@@ -131,10 +131,12 @@ class BrokerSender:
         waited = now - oldest.sent_at
         if waited > settings.LATE_ANSWER_SECONDS:
             self._resolver.mark_suspect(self.address)
-        if waited > self._request_timeout_seconds + settings.CLOSE_GRACE_SECONDS:
+        is_too_late = waited > self._request_timeout_seconds + settings.CLOSE_GRACE_SECONDS
+        if self._stream is not None and self._stream.is_opening():
+            if is_too_late or oldest.is_expired(now):
+                self._drop_stream(UnreachableError(f"{self.address}: no connection in {waited:.1f} s"))
+        elif is_too_late:
             self._drop_stream(BrokenConnectionError(f"{self.address}: no answer in {waited:.1f} s"))
-        elif self._stream is not None and self._stream.is_opening() and oldest.is_expired(now):
-            self._drop_stream(UnreachableError(f"{self.address}: no connection in {waited:.1f} s"))
 
     # ---------------------------------------------------------------------------------------------------------- writing
 

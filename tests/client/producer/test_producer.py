@@ -551,6 +551,26 @@ async def test_a_batch_that_waited_for_a_connection_expires_as_not_applied():
     assert values_in(cluster, "t") == [b"y"]
 
 
+async def test_a_batch_is_not_in_doubt_when_the_request_timeout_is_shorter_than_the_opening():
+    async with FakeCluster(brokers=2) as cluster:
+        cluster.create_topic("t")
+        leader = cluster.brokers[2]
+        await leader.stop()
+        cluster.move_leader("t", 0, broker=2)
+        async with Producer(
+            bootstrap_servers=cluster.brokers[1].address, request_timeout_ms=100, delivery_timeout_ms=20_000
+        ) as p:
+            with socket.create_server(("127.0.0.1", leader.port)):
+                delivery = await p.send("t", b"x")
+                while not p._dispatcher.counters.requests.errors:
+                    await asyncio.sleep(0.05)
+                assert set(p._dispatcher.counters.requests.errors) == {"UnreachableError"}
+                assert not delivery._batch.may_be_applied
+            await leader.start()
+            await delivery
+    assert values_in(cluster, "t") == [b"x"]
+
+
 async def test_a_definite_refusal_fails_its_batch_only(cluster: FakeCluster):
     cluster.create_topic("t")
     verdicts = iter([detail(pb.RECORD_TOO_LARGE)])
