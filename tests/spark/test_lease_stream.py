@@ -183,7 +183,7 @@ def test_a_lease_is_renewed_while_its_batch_runs(run: Run, queue: sync.Queue[byt
     def work(batch: Any, number: int) -> None:
         wait_until(lambda: next(iter(queue.browse())).version >= before + 4)  # leased, logged, and renewed twice
 
-    assert run.to_end(work, leaseTime="2s") == [[b"slow"]]
+    assert run.to_end(work, leaseTime="4s") == [[b"slow"]]  # a renewal that is late by less than 2.6 s loses no lease
     assert states(queue) == Counter()
 
 
