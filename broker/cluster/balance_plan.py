@@ -28,6 +28,8 @@ UNEVEN_BYTES_MIN: Final = 1 << 30
 """A smaller difference between two brokers is never worth a copy."""
 UNEVEN_PERCENT: Final = 20
 """Nor is a difference below this share of the mean."""
+PASSES_MAX: Final = 20
+"""How often a plan looks again for places on brokers that were full, and have room once others are evened. A later plan does the rest."""
 SWAPS_MAX: Final = 100
 """Exchanges in one plan, which bounds its time. The next plan goes on."""
 TAKERS_MAX: Final = 8
@@ -116,7 +118,9 @@ def plan_balance(
     if is_automatic and not leaders_only:
         layout.spread()
         layout.even_replicas()
-        while layout.empty_draining() or layout.spread():  # a broker that was full may have room now
+        for _ in range(PASSES_MAX):
+            if not layout.empty_draining() and not layout.spread():
+                break
             layout.even_replicas()
     layout.choose_leaders(is_automatic=is_automatic)
     if is_automatic and not leaders_only:

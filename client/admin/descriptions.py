@@ -60,7 +60,7 @@ class TopicDescription:
     is_unconfirmed: bool = False
     """Whether the description may be older than the last change of the topic: the broker that answered could not make sure in time that its
     metadata is the newest, for example because no majority of the metadata's voters answers. It is never older than an earlier result of the
-    same `Admin`.
+    same `Admin`. A broker of an earlier version never says so.
     """
 
 

@@ -183,8 +183,12 @@ class MetadataRun:
         elif name == "describe_topic":
             assert isinstance(self.state, Topic)
             wrong = int(self.spoil and self.random.random() < 0.5)
-            seen = Fields(partitions=self.state.partitions + wrong, config=dict(self.state.config))
-            operation.ok(topic=TOPIC, is_unconfirmed=self.is_unconfirmed, **seen)
+            operation.ok(
+                topic=TOPIC,
+                is_unconfirmed=self.is_unconfirmed,
+                partitions=self.state.partitions + wrong,
+                config=dict(self.state.config),
+            )
         else:
             operation.ok(topic=TOPIC)
 
