@@ -62,6 +62,7 @@ from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.refused_copies import check_only_copies_refused
 from sim.cluster.invariants.replica_state import ReplicaStates
+from sim.cluster.invariants.resting import check_rest
 from sim.cluster.invariants.retention import Retention, check_stamp
 from sim.cluster.invariants.reverted_moves import RevertedMoves
 from sim.cluster.invariants.row_levels import RowLevels
@@ -487,6 +488,8 @@ class Checker:
                 self.clocks_found_wrong += process.node.clock_watch._is_wrong
                 self.judge(self._budgets[process.machine.name].check)
                 self.judge(check_serves_none_quarantined, process.node)
+                for replica in process.node.engine.replicas.values():
+                    self.judge(check_rest, replica)
                 if process.is_ready and not process.is_stopping:
                     # in the process's own time: a broker whose clock is read in another one forgets the clocks of the others
                     process.host.context.run(self.judge, check_served_or_reported, process)

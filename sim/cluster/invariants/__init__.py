@@ -15,6 +15,7 @@
 | `AppliedOnce`: each index is applied once and in order | `applied_once.py` |
 | `ElectionSafety`: a group has one leader in a term | `../../core/invariants/election_safety.py` |
 | `StaleLeaderStepsDown`: a leader that has a successor stops leading by itself | `stale_leaders.py` |
+| `RestIsQuiet`: nothing is due in a replica whose ticks are left out | `resting.py` |
 | `VoteOnce`: a replica votes once in a term | `votes.py` |
 | `VoteDurable`, `AckDurable`: votes and acknowledgements leave only when the disk holds them | `durable_answers.py` |
 | `RequestDurable`: the term, the own vote and the log end in a vote request are on disk | `durable_answers.py` |

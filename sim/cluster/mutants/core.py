@@ -121,3 +121,13 @@ def half_is_a_majority() -> None:
     from raftmq.raft import quorum
 
     quorum.majority_size = lambda voter_count: (voter_count + 1) // 2
+
+
+@mutant("core", "an input does not end the rest of its replica")
+def inputs_end_no_rest() -> None:
+    from raftmq.raft.core import RaftCore
+
+    def count(self: Any) -> None:
+        self.ticks.changes += 1
+
+    RaftCore.wake = count  # type: ignore[method-assign]

@@ -53,6 +53,7 @@ from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.refused_copies import check_only_copies_refused
 from sim.cluster.invariants.replica_state import ReplicaStates
+from sim.cluster.invariants.resting import check_rest
 from sim.cluster.invariants.retention import Retention, check_stamp
 from sim.cluster.invariants.served import (
     PlantedDefect,
@@ -647,6 +648,40 @@ def test_stale_leader_steps_down() -> None:
     leaders.look([stale, fresh], 10.0)
     leaders.look([process("a", 4, is_confirmed=True, is_frozen=True), fresh], 12.0)
     leaders.look([stale, fresh], 13.5)  # the process was frozen in between
+
+
+def test_rest_is_quiet() -> None:
+    beat = (2, (7, 3, 4, 5, 9, 1))
+    progress = {3: SimpleNamespace(match_index=9), 4: SimpleNamespace(match_index=9)}
+    leadership = SimpleNamespace(
+        progress=progress, reads=SimpleNamespace(round=1), quorum_checked_at=95, transferee=0, confirm_round=0
+    )
+    core = SimpleNamespace(
+        replica_id=3, term=5, role=Role.LEADER, commit_index=9, leadership=leadership, next_tick=107,
+        ticks=SimpleNamespace(now=100), settings=SimpleNamespace(election_ticks=12), campaign_due=False, heartbeat_due=False,
+    )  # fmt: skip
+    replica: Any = SimpleNamespace(
+        core=core, group_id=7, replica_id=3, disk=IDLE, is_doubted=False, is_closed=False, heartbeats=[beat],
+        node_of=lambda _: 2, reads=SimpleNamespace(are_waiting=False),
+    )  # fmt: skip
+    check_rest(replica)
+    core.commit_index = progress[4].match_index = 10
+    with broken("RestIsQuiet"):
+        check_rest(replica)
+    core.next_tick = 0  # it does not rest
+    check_rest(replica)
+
+    core.role, core.leadership, core.next_tick, core._timeout_ticks, core._election_elapsed = (
+        Role.FOLLOWER,
+        None,
+        107,
+        12,
+        5,
+    )
+    check_rest(replica)
+    core._election_elapsed = 12
+    with broken("RestIsQuiet"):
+        check_rest(replica)
 
 
 class Named:
