@@ -114,7 +114,8 @@ def test_status_names_a_broker_that_hangs(cluster: LocalCluster) -> None:
 def test_a_topic_is_listed_and_described(cluster: LocalCluster, topic: str) -> None:
     listed = answer(cluster, "topic", "list")
     assert isinstance(listed, list)
-    assert {"name": topic, "kind": "log", "partitions": 2, "replication_factor": 3, "config": {}} in listed
+    shown = {"kind": "log", "partitions": 2, "replication_factor": 3, "config": {}, "is_unconfirmed": False}
+    assert {"name": topic, **shown} in listed
     described = answer(cluster, "topic", "describe", topic)
     assert isinstance(described, dict)
     assert [sorted(p["replica_brokers"]) for p in described["partitions"]] == [[1, 2, 3], [1, 2, 3]]
