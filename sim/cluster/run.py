@@ -52,8 +52,6 @@ OPERATIONS_MIN = 200
 EXTRA_SECONDS_MAX = 20.0
 DISK_BYTES = 50_000_000
 QUIET_SECONDS = 3.0
-_SPACE_LOOK_SECONDS = 0.1
-"""Virtual time between two looks at the space of all files, which are as expensive as all other work of a broker at rest."""
 SPACE_SECONDS = 20.0
 """Time within which the space of deleted records must be free again: several rounds of the brokers' space return."""
 _LOOK_SECONDS = 0.01
@@ -320,7 +318,7 @@ class Simulation:
         self._disturb()
         self._heal()
 
-    def _until(self, is_done: Callable[[], bool] | None, seconds: float, look_seconds: float = 0.0) -> bool:
+    def _until(self, is_done: Callable[[], bool] | None, seconds: float) -> bool:
         """Run until `is_done` or for the given time. Return whether it is done. A broken invariant ends the run even if the product caught it."""
         checker, loop = self.checker, self.loop
         look_at = 0.0
@@ -331,7 +329,7 @@ class Simulation:
                 return True
             if is_done is None or loop.now < look_at:
                 return False
-            look_at = loop.now + (look_seconds or self.look_seconds)
+            look_at = loop.now + self.look_seconds
             return is_done()
 
         is_reached = loop.run_until(is_over, loop.now + seconds)
@@ -428,7 +426,7 @@ class Simulation:
             raise LivenessFailure(f"read and written: {is_verified()}; {self._why_not_whole()}; {self._describe()}")
         for task in verified:
             task.result()
-        if not self._until(lambda: not self._why_space_is_kept(), SPACE_SECONDS, _SPACE_LOOK_SECONDS):
+        if not self._until(lambda: not self._why_space_is_kept(), SPACE_SECONDS):
             raise LivenessFailure(f"FreedSpaceReturns: {self._why_space_is_kept()}")
         self._until(None, 0.3)
         self._until(self.checker.is_quiet, QUIET_SECONDS)
