@@ -41,7 +41,7 @@ KEY = ReplicaKey(GroupId(1), ReplicaId(1))
 IN_MEMORY = Path("/dev/shm")
 
 
-class _Writes:
+class StoreWrites:
     """Run transactions on one replica's file, as a writer thread does."""
 
     def __init__(self, directory: Path, undisturbed: Undisturbed) -> None:
@@ -81,7 +81,7 @@ def _milliseconds(write: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def _all(writes: _Writes) -> dict[str, float]:
+def _all(writes: StoreWrites) -> dict[str, float]:
     """Measure deletions, then appends, because a deleted slice must have no rows before it."""
     found = {f"delete_{DELETED}": statistics.median(writes.delete(DELETED) for _ in range(ROUNDS))}
     return found | {f"append_{size}": statistics.median(writes.append(size) for _ in range(ROUNDS)) for size in SIZES}
@@ -97,7 +97,7 @@ async def _measure() -> dict[str, float]:
     async with busy_loop() as busy:
         for name, undisturbed in (("", LoopPause(loop)), ("_disturbed", disturbed)):
             with tempfile.TemporaryDirectory(dir=_directory()) as directory:
-                writes = _Writes(Path(directory), undisturbed)
+                writes = StoreWrites(Path(directory), undisturbed)
                 busy.take_stall_seconds()
                 try:
                     figures = await asyncio.to_thread(_all, writes)
