@@ -221,8 +221,8 @@ class Dispatcher:
         """Repeat an unanswered request under the same sequences. Called by the senders."""
         self.counters.requests.record_error(error)
         for queue, attempts in sent:
-            queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN)
-            self._pause(queue, error)
+            if queue.retry(attempts, is_outcome_unknown=error.outcome is Outcome.UNKNOWN):
+                self._pause(queue, error)
             self._resume(queue)
 
     def _on_refused(self, queue: AnyPartitionQueue, attempts: list[Attempt], error: RaftMQError) -> None:

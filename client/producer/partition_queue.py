@@ -177,12 +177,15 @@ class PartitionQueue(Generic[BatchT]):
         elif batch is self.open:
             self.open = None
 
-    def retry(self, attempts: list[Attempt], *, is_outcome_unknown: bool) -> None:
-        """Mark failed attempts for repetition. Attempts that a newer one replaced are ignored."""
+    def retry(self, attempts: list[Attempt], *, is_outcome_unknown: bool) -> bool:
+        """Mark failed attempts for repetition. Attempts that a newer one replaced are ignored. Return whether any was left."""
+        is_any_left = False
         for batch, number in attempts:
             if not batch.is_done and batch.attempt == number and batch.is_sent:
                 batch.is_sent = False
                 batch.may_be_applied |= is_outcome_unknown
+                is_any_left = True
+        return is_any_left
 
     def abandon_sent(self) -> None:
         """Mark all unanswered batches for repetition, because another leader took over."""

@@ -317,6 +317,24 @@ async def test_batches_at_a_silent_leader_go_to_its_successor(cluster: FakeClust
     assert values_in(cluster, "t") == [b"%d" % n for n in range(10)]
 
 
+async def test_the_late_end_of_an_old_leaders_stream_does_not_delay_its_successor(cluster: FakeCluster):
+    cluster.create_topic("t")
+    cluster.append_hook = lambda broker, *_: "swallow" if broker == 1 else None
+    async with producer(cluster, request_timeout_ms=60_000) as p:
+        await p.send("t", b"a")
+        await wait_requests(cluster, 1)
+        cluster.append_gate.clear()  # the successor answers later
+        cluster.move_leader("t", 0, broker=2)
+        await wait_requests(cluster, 2)
+        old, new = (p._dispatcher.senders[cluster.brokers[n].address] for n in (1, 2))
+        [(queue, _)] = next(iter(new._pending.values())).sent
+        old._drop_stream(errors.BrokenConnectionError("the old leader is gone"))
+        assert (queue.failures, queue.not_before, queue.has_unanswered) == (0, 0.0, True)
+        cluster.append_gate.set()
+        await p.flush()
+    assert values_in(cluster, "t") == [b"a"]
+
+
 async def test_a_restarted_node_gets_the_batches_again(cluster: FakeCluster):
     cluster.create_topic("t")
     async with producer(cluster) as p:
