@@ -9,7 +9,7 @@ import importlib
 import random
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -28,7 +28,7 @@ from sim.cluster.invariants.dead_letters import watch_deaths
 from sim.cluster.invariants.queue_turns import watch_turns
 from sim.cluster.invariants.queue_work import watch_work
 from sim.cluster.invariants.settings import why_not_followed
-from sim.cluster.invariants.space import why_space_is_kept
+from sim.cluster.invariants.space import FreedSpace
 from sim.cluster.options import SECONDS_MIN, Options, draw_options
 from sim.cluster.queues.options import QUEUE_LEVEL, QueueOptions, draw_queue_options, has_queues
 from sim.cluster.queues.scaling import offer_queues
@@ -426,8 +426,9 @@ class Simulation:
             raise LivenessFailure(f"read and written: {is_verified()}; {self._why_not_whole()}; {self._describe()}")
         for task in verified:
             task.result()
-        if not self._until(lambda: not self._why_space_is_kept(), SPACE_SECONDS):
-            raise LivenessFailure(f"FreedSpaceReturns: {self._why_space_is_kept()}")
+        space = FreedSpace()
+        if not self._until(lambda: not space.why_kept(self._nodes()), SPACE_SECONDS):
+            raise LivenessFailure(f"FreedSpaceReturns: {space.why_kept(self._nodes())}")
         self._until(None, 0.3)
         self._until(self.checker.is_quiet, QUIET_SECONDS)
         self.checker.at_end()
@@ -436,8 +437,8 @@ class Simulation:
         if self.checker.violation is not None:
             raise self.checker.violation
 
-    def _why_space_is_kept(self) -> str:
-        return why_space_is_kept(node for m in self.cluster.machines.values() if (node := m.node) is not None)
+    def _nodes(self) -> Iterator[SimNode]:
+        return (node for m in self.cluster.machines.values() if (node := m.node) is not None)
 
     def _judge_history(self) -> None:
         """Judge the histories of the clients by checkers that know nothing about brokers."""

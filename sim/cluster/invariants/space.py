@@ -10,31 +10,55 @@ from collections.abc import Iterable
 from typing import cast
 
 from raftmq.broker.cluster.space_return import FileLook
+from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.entry_codec import CodecError, decode_key, decode_row_fields
+from raftmq.storage.log_store import ReplicaKey
 
 from sim.cluster.cluster import SimNode
 from sim.cluster.world.disk import SimLogStore, SimReplica
 
 
-def why_space_is_kept(nodes: Iterable[SimNode]) -> str:
-    """Return the first waste of space on any node, or an empty string."""
-    for node in nodes:
-        store = cast("SimLogStore", node.store)
-        for group in node.engine.replicas.values():
-            replica = cast("SimReplica | None", store._replicas.get(group.key))
-            if replica is None:
-                continue
-            look = FileLook(group.key, store.space(group.key), store.has_truncated_rows(group.key))
-            if look.has_truncated_rows or look.is_due(is_short=False):
-                return f"node {node.view.node_id} keeps {look}"
-            if isinstance(group.state_machine, LogPartition):
-                start = group.state_machine.log_start_offset
-                trimmed = _trimmed_rows(replica, start)
-                if trimmed:
-                    return (
-                        f"node {node.view.node_id} keeps {trimmed} entries of g{group.group_id} below its start {start}"
-                    )
+class FreedSpace:
+    """The files that were seen without waste since the faults ended.
+
+    Each counts by itself: metadata is written and trimmed all the time, so a file waits for the next round of its broker again and again, and
+    perhaps there is no moment at which no file of any broker waits.
+    """
+
+    def __init__(self) -> None:
+        self._returned: dict[tuple[int, ReplicaKey], None] = {}
+
+    def why_kept(self, nodes: Iterable[SimNode]) -> str:
+        """Look at the other files. Return the first waste of space on any node, or an empty string."""
+        first = ""
+        for node in nodes:
+            for group in node.engine.replicas.values():
+                file = (node.view.node_id, group.key)
+                if file in self._returned:
+                    continue
+                if waste := _waste(node, group):
+                    first = first or waste
+                else:
+                    self._returned[file] = None
+        return first
+
+
+def _waste(node: SimNode, group: Replica[StateMachine]) -> str:
+    """Return the waste of space by a replica, or an empty string."""
+    store = cast("SimLogStore", node.store)
+    replica = cast("SimReplica | None", store._replicas.get(group.key))
+    if replica is None:
+        return ""
+    look = FileLook(group.key, store.space(group.key), store.has_truncated_rows(group.key))
+    if look.has_truncated_rows or look.is_due(is_short=False):
+        return f"node {node.view.node_id} keeps {look}"
+    if isinstance(group.state_machine, LogPartition):
+        start = group.state_machine.log_start_offset
+        trimmed = _trimmed_rows(replica, start)
+        if trimmed:
+            return f"node {node.view.node_id} keeps {trimmed} entries of g{group.group_id} below its start {start}"
     return ""
 
 

@@ -23,12 +23,13 @@ def retries_under_new_sequence() -> None:
 
     retry = PartitionQueue.retry
 
-    def anew(self: Any, attempts: Any, *, is_outcome_unknown: bool) -> None:
-        retry(self, attempts, is_outcome_unknown=is_outcome_unknown)
+    def anew(self: Any, attempts: Any, *, is_outcome_unknown: bool) -> bool:
+        is_any_left: bool = retry(self, attempts, is_outcome_unknown=is_outcome_unknown)
         if is_outcome_unknown and self.identity.producer_id and not self.has_unanswered:
             self.identity = ProducerIdentity(self.identity.producer_id, self.identity.epoch + 1)
             for batch in self.pipeline:
                 self._assign_sequence(batch)
+        return is_any_left
 
     PartitionQueue.retry = anew  # type: ignore[method-assign]
 

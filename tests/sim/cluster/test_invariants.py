@@ -61,7 +61,7 @@ from sim.cluster.invariants.served import (
     check_defect_stays,
     check_served_or_reported,
 )
-from sim.cluster.invariants.space import why_space_is_kept
+from sim.cluster.invariants.space import FreedSpace
 from sim.cluster.invariants.stale_leaders import StaleLeaders
 from sim.cluster.invariants.votes import VoteOnce
 from sim.cluster.world.disk import Disk, SimLogStore
@@ -279,18 +279,25 @@ def test_space_of_deleted_records_that_is_not_released_is_detected() -> None:
     node: Any = SimpleNamespace(
         store=store, engine=SimpleNamespace(replicas={KEY.group_id: group}), view=SimpleNamespace(node_id=1)
     )
-    assert why_space_is_kept([node]) == ""
+    assert FreedSpace().why_kept([node]) == ""
 
+    space = FreedSpace()
     machine.log_start_offset = 6
-    assert "6 entries of g7 below its start 6" in why_space_is_kept([node])
+    assert "6 entries of g7 below its start 6" in space.why_kept([node])
     position = LogPosition(entries[-1].index, entries[-1].term, entries[-1].next_offset)
     store.append_batch([(KEY, Update(hard_state, truncation=position))])
-    assert "has_truncated_rows=True" in why_space_is_kept([node])
+    assert "has_truncated_rows=True" in space.why_kept([node])
     while store.delete_truncated(KEY, 2):
         pass
-    assert "has_truncated_rows=False" in why_space_is_kept([node]), "what the rows took is not given back yet"
+    assert "has_truncated_rows=False" in space.why_kept([node]), "what the rows took is not given back yet"
     store.reclaim(KEY)
-    assert why_space_is_kept([node]) == ""
+    assert space.why_kept([node]) == ""
+
+    more = tuple(entry(index, index - 6, b"x", term=6) for index in (12, 13))
+    store.append_batch([(KEY, Update(hard_state, more, state_index=more[-1].index))])
+    machine.log_start_offset = 8
+    assert "2 entries of g7 below its start 8" in FreedSpace().why_kept([node])
+    assert space.why_kept([node]) == "", "what was trimmed since then is for the next round"
 
 
 def test_a_backup_takes_as_much_space_as_its_original() -> None:
