@@ -473,7 +473,7 @@ class Nemesis:
             if node is None or replica is None or not isinstance(replica.state_machine, LogPartition):
                 continue
             down = {
-                int(other.node.view.metadata.replica_id)
+                int(other.node._metadata.replica.replica_id)  # also of a broker that has received nothing yet
                 for other in holders
                 if other is not machine and other.node is not None and other.node._metadata.replica is not None
             }
