@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import lmdb
@@ -76,9 +77,7 @@ def _both(directory: Path) -> Iterator[Write]:
 WAYS = {"transaction": _transaction, "journal": _journal, "both": _both}
 
 
-def _run(
-    way: str, directory: str, start: multiprocessing.synchronize.Barrier, found: multiprocessing.Queue[list[float]]
-) -> None:
+def _run(way: str, directory: str, start: Barrier, found: multiprocessing.Queue[list[float]]) -> None:
     with WAYS[way](Path(directory)) as write:
         write(0)
         start.wait()
