@@ -52,8 +52,10 @@ from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
 
 ROW_DIGESTS: Final = 2
 """Version of a ledger whose tasks claim digests of `row_sorter`. Queue topics have them, and log topics had them until 2026-11-27."""
-LOG_DIGESTS: Final = 3
-"""Version of a ledger whose tasks claim digests of `log_sorter`."""
+CRC_DIGESTS: Final = 3
+"""Version of a ledger whose tasks claim digests of `log_sorter`, and have spread rows without a key by their CRC (until 2026-11-27)."""
+LOG_DIGESTS: Final = 4
+"""Version of a ledger whose tasks claim digests of `log_sorter`, and spread rows without a key by their hash."""
 TASKS_MAX: Final = 8192
 """Two bitmaps of so many tasks fit a stamp. A third one fits if it is compressed, because tasks write in blocks of numbers."""
 LAST_TASK: Final = TASKS_MAX
@@ -195,8 +197,11 @@ class BatchLedger:
         if attempt in self.attempts:
             raise SupersededError("this run of the batch was followed by another one, of another driver")
         attempts = (*self.attempts, attempt)[-ATTEMPTS_MAX:]
-        moved = replace(self, attempts=attempts, runs=self.runs + 1, proved=0, version=identity.version)
-        is_comparable = self.version == identity.version
+        version = identity.version
+        if version == LOG_DIGESTS and self.spreads_by_crc:
+            version = CRC_DIGESTS  # rows that were written are looked for in their partitions only
+        moved = replace(self, attempts=attempts, runs=self.runs + 1, proved=0, version=version)
+        is_comparable = self.version == version
         if not (identity.finishes or self.is_stalled or not is_comparable) or not (self.written or self.old):
             return moved
         if self.generation == GENERATIONS_MAX:
@@ -210,6 +215,11 @@ class BatchLedger:
             is_fenced=False,
             is_stalled=False,
         )
+
+    @property
+    def spreads_by_crc(self) -> bool:
+        """Return whether an earlier version began the batch, which spread rows without a key by their CRC."""
+        return self.version < LOG_DIGESTS
 
     @property
     def first_round(self) -> int:
@@ -277,7 +287,7 @@ class BatchLedger:
         """Return the ledger in a stamp. Raises `ReplayMismatchError` for a stamp of another kind or version."""
         try:
             fields = json.loads(stamp if stamp[:1] == b"{" else zlib.decompress(stamp))
-            if fields["v"] not in (ROW_DIGESTS, LOG_DIGESTS):
+            if fields["v"] not in (ROW_DIGESTS, CRC_DIGESTS, LOG_DIGESTS):
                 raise ReplayMismatchError(f"the batch was begun by a sink of another version ({fields['v']})")
             return BatchLedger(
                 attempts=tuple(fields["attempts"]),

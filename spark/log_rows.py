@@ -16,7 +16,7 @@ import pyarrow.compute
 from raftmq.client.base import settings
 from raftmq.client.producer.partitioner import KEY_HASHES
 from raftmq.errors import UnknownPartitionError
-from raftmq.spark.row_hashes import HASH_TYPE, cells_of, content_hashes, join, pack_headers
+from raftmq.spark.row_hashes import HASH_TYPE, cells_of, content_hashes, first_words, join, pack_headers
 from raftmq.spark.sink_errors import InvalidSchemaError
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ class LogRowBuilder:
         options: SinkOptions,
         partition_count: Callable[[str, int | None], int],
         record_bytes_max: Callable[[str], int],
+        *,
+        spreads_by_crc: bool = False,
     ) -> None:
         """Create a builder of rows.
 
@@ -97,6 +99,8 @@ class LogRowBuilder:
             partition_count: Returns the number of partitions of a topic, given the highest partition that rows name, or None for rows
                 that name none. Raises if the topic does not exist.
             record_bytes_max: Returns the size of the largest record of a topic, overhead included. Called for large rows only.
+            spreads_by_crc: Whether the partition of a row without a key comes from the CRC-32 of its value and headers, as in earlier
+                versions. Otherwise it comes from the row's hash, which is known anyway.
         """
         self._columns = columns
         self._topic = options.topic
@@ -104,6 +108,7 @@ class LogRowBuilder:
         self._is_empty_a_key = options.partitioner != "crc32"  # as in the SDK
         self._partition_count = partition_count
         self._record_bytes_max = record_bytes_max
+        self._spreads_by_crc = spreads_by_crc
         self.places = Places()
         self.schema = log_schema(
             has_order=columns.order is not None,
@@ -144,7 +149,7 @@ class LogRowBuilder:
         hashes = content_hashes(values, keys, packed, times_ms)
         order = whole_numbers(batch.column(columns.order)) if columns.order is not None else None
         by_name: dict[str, pa.Array | None] = {
-            PLACE: self._places(topics, topic_of_row, named, lambda: self._routes(values, keys, packed)),
+            PLACE: self._places(topics, topic_of_row, named, lambda: self._routes(values, keys, packed, hashes)),
             ORDER: order.fill_null(_ORDER_MIN) if order is not None else None,
             SIZE: sizes,
             HASH: hashes,
@@ -207,19 +212,27 @@ class LogRowBuilder:
                     raise UnknownPartitionError(f"{topic} has partitions 0 to {count - 1}, not {partition}")
 
     def _routes(
-        self, values: pa.BinaryArray, keys: pa.BinaryArray | None, packed: pa.BinaryArray | None
+        self,
+        values: pa.BinaryArray,
+        keys: pa.BinaryArray | None,
+        packed: pa.BinaryArray | None,
+        hashes: pa.FixedSizeBinaryArray,
     ) -> pa.Int64Array:
         """Return the number that, modulo the number of partitions, is the partition of each row that names none."""
+
+        # by contents, not in turn, because the row must go to the same partition when it is computed again
+        def by_contents() -> pa.Int64Array:
+            return _numbers(crc32, _contents(values, packed)) if self._spreads_by_crc else first_words(hashes)
+
         if keys is None:
-            return _numbers(crc32, _contents(values, packed))
+            return by_contents()
         has_key = pc.is_valid(keys) if self._is_empty_a_key else pc.greater(pc.binary_length(keys).fill_null(0), 0)
         if not pc.any(has_key).as_py():
-            return _numbers(crc32, _contents(values, packed))
+            return by_contents()
         by_key = _numbers(self._key_hash, keys)
         if pc.all(has_key).as_py():
             return by_key
-        # by contents, not in turn, because the row must go to the same partition when it is computed again
-        return pc.if_else(has_key, by_key, _numbers(crc32, _contents(values, packed)))
+        return pc.if_else(has_key, by_key, by_contents())
 
 
 def _contents(values: pa.BinaryArray, packed: pa.BinaryArray | None) -> pa.BinaryArray:

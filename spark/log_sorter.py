@@ -35,8 +35,8 @@ RUN_BYTES: Final = 8 << 20
 """Rows that are sorted together. While they are, they are in memory twice."""
 BLOCK_BYTES: Final = 256 * 1024
 """Rows are written to files in blocks of about this size. While files are merged, one block of each is in use."""
-_SUM_MODULUS: Final = (1 << 8 * HASH_BYTES) - 1
-"""The sum of many hashes is one division by this number of the number that they are when joined."""
+_HASH_BITS: Final = 8 * HASH_BYTES
+_SUM_MODULUS: Final = (1 << _HASH_BITS) - 1
 _PLACE_TOTAL: Final = Struct(f"<IIQ{HASH_BYTES}s")
 
 
@@ -195,7 +195,7 @@ class LogSorter:
         hashes = memoryview(_hash_bytes(run.rows))
         for place, (start, end) in run.bounds.items():
             count, total = self._totals.get(place, (0, 0))
-            added = int.from_bytes(hashes[start * HASH_BYTES : end * HASH_BYTES], "little")
+            added = _sum(hashes[start * HASH_BYTES : end * HASH_BYTES])
             self._totals[place] = (count + end - start, (total + added) % _SUM_MODULUS)
 
     def _merged(self, runs: Iterable[Run]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
@@ -276,3 +276,18 @@ def _hash_bytes(rows: pa.RecordBatch) -> memoryview:
     column = rows.column(HASH)
     start = column.offset * HASH_BYTES
     return memoryview(column.buffers()[1])[start : start + len(column) * HASH_BYTES]
+
+
+def _sum(hashes: memoryview) -> int:
+    """Return the sum of hashes modulo `_SUM_MODULUS`.
+
+    It is the remainder of the number that they are when joined, which the sum of that number's halves has, too. Halving is four times as
+    fast as a division of the whole.
+    """
+    joined_hashes = int.from_bytes(hashes, "little")
+    count = len(hashes) // HASH_BYTES
+    while count > 1:
+        count = (count + 1) // 2
+        bits = count * _HASH_BITS
+        joined_hashes = (joined_hashes >> bits) + (joined_hashes & ((1 << bits) - 1))
+    return joined_hashes % _SUM_MODULUS

@@ -27,6 +27,7 @@ HASH_BYTES: Final = 16
 HASH_TYPE: Final = pa.binary(HASH_BYTES)
 NO_TIME: Final = -(1 << 63)
 """The time of a row whose time is null. Its record gets the time at which the batch began."""
+_WORD_BYTES: Final = 4
 _LENGTH: Final = Struct("<i")
 _TIME: Final = Struct("<q")
 _ABSENT: Final = _LENGTH.pack(-1)
@@ -56,14 +57,19 @@ def content_hashes(
     parts.append(_ABSENT if keys is None else _as_bytes(pc.binary_length(keys).fill_null(-1)))
     parts.append(_LENGTH.pack(0) if packed is None else _as_bytes(pc.binary_length(packed)))
     parts.append(_TIME.pack(0) if times_ms is None else _as_bytes(times_ms.fill_null(NO_TIME)))
-    hashed = b"".join(map(_hash_of, cells_of(join(parts))))
-    return pa.Array.from_buffers(HASH_TYPE, len(values), [None, pa.py_buffer(hashed)])
+    lengths, blob = lengths_and_blob(join(parts))
+    read, copy = BytesIO(blob).read, _copy
+    hashes: list[bytes] = []
+    for length in lengths:  # a function for each row takes a fifth more time
+        one = copy()
+        one.update(read(length))
+        hashes.append(one.digest())
+    return pa.Array.from_buffers(HASH_TYPE, len(values), [None, pa.py_buffer(b"".join(hashes))])
 
 
-def _hash_of(contents: bytes) -> bytes:
-    found = _copy()
-    found.update(contents)
-    return found.digest()
+def first_words(hashes: pa.FixedSizeBinaryArray) -> pa.Int64Array:
+    """Return the first 32 bits of each hash as a number, little-endian."""
+    return pc.binary_slice(hashes, 0, _WORD_BYTES).view(pa.uint32()).cast(pa.int64())
 
 
 def join(parts: list[Part]) -> pa.BinaryArray:

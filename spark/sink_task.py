@@ -148,7 +148,11 @@ class SinkTask:
             assert topic is not None  # `sink_kinds` finds these columns by the topic
             return self._write_messages(batches, columns, topic)
         builder = LogRowBuilder(
-            columns, options, self._partition_count, lambda name: self._topic(name).record_bytes_max
+            columns,
+            options,
+            self._partition_count,
+            lambda name: self._topic(name).record_bytes_max,
+            spreads_by_crc=identity is not None and self._ledger.spreads_by_crc,
         )
         with closing(self._log_sorter(builder.schema, builder.places)) as sorter:
             for batch in batches:

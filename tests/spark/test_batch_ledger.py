@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raftmq.spark.batch_ledger import (
     ATTEMPTS_MAX,
+    CRC_DIGESTS,
     GENERATIONS_MAX,
     LOG_DIGESTS,
     ROUNDS_PER_GENERATION,
@@ -383,7 +384,7 @@ def test_a_batch_whose_tasks_claimed_digests_of_another_version_begins_a_generat
     digest = bytes(40)
     stamps.run(enter_batch(old, 3, digest, stamps.run(open_batch(old, {}))))
     found = stamps.run(open_batch(new, {}))
-    assert (found.version, found.generation, found.old_tasks, found.written) == (LOG_DIGESTS, 1, [3], 0)
+    assert (found.version, found.generation, found.old_tasks, found.written) == (CRC_DIGESTS, 1, [3], 0)
     entered = stamps.run(enter_batch(new, 0, digest, found))
     assert stamps.run(open_batch(replace(new, attempt=3), {})) == replace(entered, attempts=(1, 2, 3), runs=3, proved=0)
 
@@ -392,4 +393,20 @@ def test_a_batch_in_which_nothing_was_written_continues_with_the_digests_of_the_
     stamps = Stamps()
     begun = stamps.run(open_batch(WriteIdentity("q", 0, 1), {}))
     found = stamps.run(open_batch(WriteIdentity("q", 0, 2, version=LOG_DIGESTS), {}))
-    assert (begun.version, found.version, found.generation) == (ROW_DIGESTS, LOG_DIGESTS, 0)
+    assert (begun.version, found.version, found.generation) == (ROW_DIGESTS, CRC_DIGESTS, 0)
+
+
+def test_a_batch_that_spreads_rows_by_their_crc_is_finished_so():
+    """Rows of an earlier run are looked for in their partitions. So a row must not change its partition within a batch."""
+    stamps = Stamps()
+    old = WriteIdentity("q", 0, 1, version=CRC_DIGESTS)
+    digest = bytes(40)
+    stamps.run(enter_batch(old, 3, digest, stamps.run(open_batch(old, {}))))
+    found = stamps.run(open_batch(WriteIdentity("q", 0, 2, version=LOG_DIGESTS), {}))
+    assert (found.version, found.generation, found.missing(2)) == (CRC_DIGESTS, 0, [3])
+    assert found.spreads_by_crc
+    last = WriteIdentity("q", 0, 3, finishes=True, version=LOG_DIGESTS)
+    found = stamps.run(open_batch(last, {}))
+    assert (found.version, found.generation) == (CRC_DIGESTS, 1)
+    begun = stamps.run(open_batch(WriteIdentity("r", 0, 1, version=LOG_DIGESTS), {}))
+    assert (begun.version, begun.spreads_by_crc) == (LOG_DIGESTS, False)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from hashlib import blake2b
 from itertools import groupby, pairwise
+from struct import pack
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -66,9 +69,17 @@ def ddl_of(names: Sequence[str]) -> str:
     return ", ".join(f"{name} {COLUMNS[name][0]}" for name in names)
 
 
-def builder_of(names: Sequence[str], found: SinkOptions, record_bytes_max: int = 1 << 20) -> LogRowBuilder:
+def builder_of(
+    names: Sequence[str], found: SinkOptions, record_bytes_max: int = 1 << 20, *, by_crc: bool = False
+) -> LogRowBuilder:
     columns = check_schema(fields(ddl_of(names)), found)
-    return LogRowBuilder(columns, found, lambda topic, _partition: COUNTS[topic], lambda _topic: record_bytes_max)
+    return LogRowBuilder(
+        columns,
+        found,
+        lambda topic, _partition: COUNTS[topic],
+        lambda _topic: record_bytes_max,
+        spreads_by_crc=by_crc,
+    )
 
 
 class Result(NamedTuple):
@@ -85,8 +96,10 @@ def columnar(
     found: SinkOptions,
     memory_bytes: int = 1 << 30,
     bytes_max: int = 400,
+    *,
+    by_crc: bool = False,
 ) -> Result:
-    builder = builder_of(names, found)
+    builder = builder_of(names, found, by_crc=by_crc)
     batches = LogBatches(found.codec, found.batch_records_max, None if "at" in names else 5, lambda: BATCH_TIME)
     with closing(LogSorter(memory_bytes, builder.schema, builder.places)) as sorter:
         for cells in pieces:
@@ -114,7 +127,7 @@ class Plain(NamedTuple):
     time_ms: int | None
 
 
-def plain_rows(cells: Sequence[Cell], names: Sequence[str], found: SinkOptions) -> list[Plain]:
+def plain_rows(cells: Sequence[Cell], names: Sequence[str], found: SinkOptions, *, by_crc: bool = False) -> list[Plain]:
     """Work row by row, in the plainest way."""
     rows = []
     for full in cells:
@@ -133,17 +146,29 @@ def plain_rows(cells: Sequence[Cell], names: Sequence[str], found: SinkOptions) 
         if partition is None:
             if key or (key is not None and found.partitioner == "murmur2"):
                 partition = PARTITIONERS[found.partitioner](key, COUNTS[topic])
-            else:
+            elif by_crc:
                 partition = crc32(packed, crc32(value or b"")) % COUNTS[topic]
+            else:
+                at = 0 if "at" not in names else -(1 << 63) if cell["at"] is None else cell["at"] // 1000
+                partition = partition_of(value, key, packed, at, COUNTS[topic])
         order = (cell["n"] is not None, cell["n"] or 0) if "n" in names else (True, 0)
         time_ms = (cell["at"] // 1000 if cell["at"] is not None else BATCH_TIME) if "at" in names else 5
         rows.append(Plain(topic, partition, order, key, value, headers, time_ms))
     return sorted(rows, key=lambda row: (row.topic, row.partition, row.order))
 
 
-def plain(cells: Sequence[Cell], names: Sequence[str], found: SinkOptions, bytes_max: int = 400) -> Any:
+def partition_of(value: bytes | None, key: bytes | None, packed: bytes, time_ms: int, count: int) -> int:
+    contents = (value or b"") + (key or b"") + packed + bytes([value is not None])
+    contents += pack("<iiq", -1 if key is None else len(key), len(packed), time_ms)
+    return int.from_bytes(blake2b(contents, digest_size=16).digest()[:4], "little") % count
+
+
+def plain(
+    cells: Sequence[Cell], names: Sequence[str], found: SinkOptions, bytes_max: int = 400, *, by_crc: bool = False
+) -> Any:
     written: dict[tuple[str, int], list[bytes]] = {}
-    for place, group in groupby(plain_rows(cells, names, found), key=lambda row: (row.topic, row.partition)):
+    rows = plain_rows(cells, names, found, by_crc=by_crc)
+    for place, group in groupby(rows, key=lambda row: (row.topic, row.partition)):
         sequence = 0
         for piece in plain_pieces(list(group), found.batch_records_max, bytes_max):
             body = encode_body(
@@ -204,8 +229,11 @@ names_lists = st.lists(st.sampled_from(sorted(set(COLUMNS) - {"value"})), unique
     codec=st.sampled_from(["none", "lz4"]),
     memory_bytes=st.sampled_from([1, 300, 1 << 30]),
     cuts=st.lists(st.integers(0, 40), max_size=6),
+    by_crc=st.booleans(),
 )
-def test_columns_give_the_batches_that_a_twin_makes_row_by_row(cells, names, partitioner, codec, memory_bytes, cuts):
+def test_columns_give_the_batches_that_a_twin_makes_row_by_row(
+    cells, names, partitioner, codec, memory_bytes, cuts, by_crc
+):
     given_options = {"partitioner": partitioner, "compression.type": codec, "batchRecords": "7"}
     given_options |= {"orderColumn": "n"} if "n" in names else {}
     given_options |= {"timestampColumn": "at"} if "at" in names else {}
@@ -213,9 +241,9 @@ def test_columns_give_the_batches_that_a_twin_makes_row_by_row(cells, names, par
     found = options(**given_options)
     bounds = [0, *sorted(min(at, len(cells)) for at in cuts), len(cells)]
     pieces = [cells[start:end] for start, end in pairwise(bounds)]
-    result = columnar(pieces, names, found, memory_bytes)
-    assert result.batches == plain(cells, names, found)
-    assert result.digest == columnar([cells], names, found).digest
+    result = columnar(pieces, names, found, memory_bytes, by_crc=by_crc)
+    assert result.batches == plain(cells, names, found, by_crc=by_crc)
+    assert result.digest == columnar([cells], names, found, by_crc=by_crc).digest
 
 
 @settings(max_examples=100, deadline=None)
@@ -302,18 +330,29 @@ def test_rows_get_their_partitions_from_the_column_the_key_or_their_contents():
         {"value": None, "key": "", "partition": None},
     ]
 
-    def partitions(**given: str) -> list[int]:
-        builder = builder_of(names, options(topic="t", **given))
+    def partitions(*, by_crc: bool = False, **given: str) -> list[int]:
+        builder = builder_of(names, options(topic="t", **given), by_crc=by_crc)
         (rows,) = builder.rows(batch_of_cells(cells, names))
         return [builder.places.of(number)[1] for number in rows.column(log_rows.PLACE).to_pylist()]
 
-    assert partitions() == [crc32(b"k") % 5, crc32(b"b") % 5, 3, 0]
+    by_hash = partition_of(b"b", None, b"", 0, 5), partition_of(None, b"", b"", 0, 5)
+    assert partitions() == [crc32(b"k") % 5, by_hash[0], 3, by_hash[1]]
+    assert partitions(by_crc=True) == [crc32(b"k") % 5, crc32(b"b") % 5, 3, 0]
     assert partitions(partitioner="murmur2") == [
         murmur2_partition(b"k", 5),
-        crc32(b"b") % 5,
+        by_hash[0],
         3,
         murmur2_partition(b"", 5),
     ]
+
+
+def test_rows_without_a_key_are_spread_evenly():
+    cells = [{"value": b"%d" % number} for number in range(10_000)]
+    builder = builder_of(["value"], options(topic="t"))
+    (rows,) = builder.rows(batch_of_cells(cells, ["value"]))
+    counts = Counter(builder.places.of(number)[1] for number in rows.column(log_rows.PLACE).to_pylist())
+    assert sorted(counts) == list(range(5))
+    assert max(counts.values()) < 2200
 
 
 def test_the_topic_option_overrides_the_column_and_a_null_topic_is_refused():

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from raftmq import sync
 from raftmq.errors import ProducerFencedError, UnknownTopicError
-from raftmq.spark.batch_ledger import LAST_TASK, ROW_DIGESTS, WriteIdentity
+from raftmq.spark.batch_ledger import CRC_DIGESTS, LAST_TASK, ROW_DIGESTS, WriteIdentity
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.log_sorter import LogSorter
@@ -377,14 +377,16 @@ def test_a_batch_is_finished_with_other_tasks(servers, options):
     check_once(servers, options, rows(0, 3105))
 
 
-def test_a_batch_that_an_earlier_version_began_is_finished_by_reading_back(servers, options, monkeypatch):
-    """Until 2026-11-27 the ledger had version 2, and other digests."""
+@pytest.mark.parametrize("version", [ROW_DIGESTS, CRC_DIGESTS])
+def test_a_batch_that_an_earlier_version_began_is_finished(servers, options, monkeypatch, version):
+    """Until 2026-11-27 the ledger had version 2, and other digests: the rows are read back. Version 3 spread rows by their CRC."""
     small = made_options(servers, str(options.topic), batchRecords="10")
     identity = WriteIdentity(name(), 7, 1)
     with monkeypatch.context() as earlier:
-        earlier.setattr("raftmq.spark.sink_task.LOG_DIGESTS", ROW_DIGESTS)
-        digest = LogSorter.digest
-        earlier.setattr(LogSorter, "digest", lambda sorter: digest(sorter)[:8] + bytes(32))
+        earlier.setattr("raftmq.spark.sink_task.LOG_DIGESTS", version)
+        if version == ROW_DIGESTS:
+            digest = LogSorter.digest
+            earlier.setattr(LogSorter, "digest", lambda sorter: digest(sorter)[:8] + bytes(32))
         run(small, identity, 0, rows(0, 500))
         run_until(small, identity, 1, rows(500, 3000), sent=64)
     assert 500 < len(read_all(servers, str(options.topic))) < 3000
