@@ -124,7 +124,7 @@ def is_volume_full(error: BaseException) -> bool:
     return isinstance(error, lmdb.DiskError) or "No space left" in str(error)
 
 
-class reading:  # noqa: N801 -- a context like `committing`, but entered for every look at a file
+class reading:  # noqa: N801 -- a context like those of contextlib, but entered for every look at a file
     """Translate LMDB's errors of a read."""
 
     __slots__ = ("_key",)
@@ -138,25 +138,39 @@ class reading:  # noqa: N801 -- a context like `committing`, but entered for eve
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, DAMAGE_ERRORS):
-            raise DamagedReplicaError(self._key, f"unreadable: {error}") from error
-        if isinstance(error, lmdb.Error):
-            raise StorageUnavailableError(self._key, f"cannot be read now: {error}") from error
+        translate(self._key, error)
 
 
-@contextmanager
-def committing(key: ReplicaKey) -> Iterator[None]:
+def translate(key: ReplicaKey, error: BaseException | None) -> None:
+    """Translate an error of LMDB to one of the replica. Other errors are left to the caller."""
+    if isinstance(error, DAMAGE_ERRORS):
+        raise DamagedReplicaError(key, f"unreadable: {error}") from error
+    if isinstance(error, lmdb.Error):
+        raise StorageUnavailableError(key, f"cannot be read now: {error}") from error
+
+
+class committing:  # noqa: N801 -- as above: entered for every write
     """Translate LMDB's errors of a transaction on a live file.
 
     A full map is detected when pages are allocated, before anything is written: the transaction was aborted and may be tried
     again. A full volume is detected while pages or the meta page are written: the outcome is unknown, as after any other error.
     """
-    try:
-        yield
-    except lmdb.MapFullError as error:
-        raise StorageFullError(key, f"the file's map is full: {error}") from error
-    except lmdb.Error as error:
-        raise CommitFailedError(key, f"commit failed: {error}") from error
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: ReplicaKey) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, lmdb.MapFullError):
+            raise StorageFullError(self._key, f"the file's map is full: {error}") from error
+        if isinstance(error, lmdb.Error):
+            raise CommitFailedError(self._key, f"commit failed: {error}") from error
 
 
 @contextmanager

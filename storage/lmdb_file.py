@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
@@ -24,7 +25,7 @@ from raftmq.storage.errors import (
     ReplicaClosedError,
     StorageUnavailableError,
 )
-from raftmq.storage.lmdb_env import Undisturbed, committing, reading
+from raftmq.storage.lmdb_env import Undisturbed, committing, reading, translate
 from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.page_release import FileSpace, PageRelease, Released, bytes_on_volume
@@ -122,15 +123,10 @@ class LmdbFile(ABC):
 
     # ------------------------------------------------------------------------------------------------------ reads
 
-    @contextmanager
-    def _read(self) -> Iterator[Transaction[memoryview]]:
+    def _read(self) -> _Read:
         """Begin a short read transaction. A `CodecError` in its block becomes `DamagedReplicaError`."""
         self._touch(self.key)
-        with self.gate.shared(), reading(self.key), self.environment.begin(buffers=True) as transaction:
-            try:
-                yield transaction
-            except CodecError as error:
-                raise DamagedReplicaError(self.key, str(error)) from error
+        return _Read(self)
 
     def _read_file(self, place: ScrubPlace, bytes_max: int) -> ScrubSlice:
         """Read raw bytes of the file: a bad sector is an error here, but a SIGBUS in the map."""
@@ -229,6 +225,38 @@ class LmdbFile(ABC):
                 stream.cut()
             self.environment.set_mapsize(map_bytes)
             self._map_bytes = map_bytes
+
+
+class _Read:
+    """The context of a short read transaction. It keeps the file from being swapped, and translates errors."""
+
+    __slots__ = ("_file", "_transaction")
+
+    def __init__(self, file: LmdbFile) -> None:
+        self._file = file
+
+    def __enter__(self) -> Transaction[memoryview]:
+        file = self._file
+        file.gate.enter_shared()
+        try:
+            with reading(file.key):
+                self._transaction: Transaction[memoryview] = file.environment.begin(buffers=True)
+        except BaseException:
+            file.gate.leave_shared()
+            raise
+        return self._transaction
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        file = self._file
+        try:
+            self._transaction.__exit__(kind, error, trace)
+            if isinstance(error, CodecError):
+                raise DamagedReplicaError(file.key, str(error)) from error
+            translate(file.key, error)
+        finally:
+            file.gate.leave_shared()
 
 
 def _touch_nothing(key: ReplicaKey) -> None:

@@ -16,7 +16,8 @@ class ReadGate:
     """A readers-writer lock that prefers the writer."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._readers = 0
         self._owners_waiting = 0
         self._is_owned = False
@@ -28,14 +29,14 @@ class ReadGate:
 
     def enter_shared(self) -> None:
         """Begin one read."""
-        with self._changed:
+        with self._lock:
             while self._is_owned or self._owners_waiting:
                 self._changed.wait()
             self._readers += 1
 
     def leave_shared(self) -> None:
         """End one read."""
-        with self._changed:
+        with self._lock:
             self._readers -= 1
             if not self._readers and self._owners_waiting:
                 self._changed.notify_all()
@@ -43,7 +44,7 @@ class ReadGate:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Wait for the reads in progress and block new ones."""
-        with self._changed:
+        with self._lock:
             self._owners_waiting += 1
             while self._is_owned or self._readers:
                 self._changed.wait()
@@ -52,7 +53,7 @@ class ReadGate:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._is_owned = False
                 self._changed.notify_all()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from raftmq.raft.entry import LogPosition
@@ -24,6 +25,9 @@ FORMAT_VERSION = 1
 FORMAT_WITH_STATE_FILE = 2
 """The same layout. The replica's derived state is in a second file, and without that one the replica is missing."""
 FORMATS = (FORMAT_VERSION, FORMAT_WITH_STATE_FILE)
+
+MEMBERSHIPS_KEPT_MAX = 1024
+"""Decoded memberships that are kept: nearly every meta row that is read has the membership of an earlier one."""
 
 IDENTITY_KEY = b"identity"
 META_KEY = b"replica"
@@ -126,15 +130,15 @@ def decode_meta(value: Buffer) -> ReplicaMeta:
         raise CodecError("the meta row does not match its checksum")
     if len(value) < _META.size + CHECKSUM_BYTES:
         raise CodecError(f"meta row of {len(value)} bytes")
-    fields = _META.unpack_from(value)[len(CommitNote._fields) :]
+    fields = _META.unpack_from(value)
     return ReplicaMeta(
-        HardState(Term(fields[0]), ReplicaId(fields[1]), LogIndex(fields[2])),
-        LogPosition(LogIndex(fields[3]), Term(fields[4]), Offset(fields[5]), fields[6]),
-        LogIndex(fields[7]),
-        Offset(fields[8]),
-        fields[9],
-        LogIndex(fields[10]),
-        membership_from(fields[11:], value[_META.size : -CHECKSUM_BYTES]),
+        HardState(Term(fields[2]), ReplicaId(fields[3]), LogIndex(fields[4])),
+        LogPosition(LogIndex(fields[5]), Term(fields[6]), Offset(fields[7]), fields[8]),
+        LogIndex(fields[9]),
+        Offset(fields[10]),
+        fields[11],
+        LogIndex(fields[12]),
+        membership_from(fields[13:], bytes(value[_META.size : -CHECKSUM_BYTES])),
     )
 
 
@@ -156,7 +160,8 @@ def member_ids(membership: Membership) -> bytes:
     return struct.pack(f"<{len(members)}Q", *members)
 
 
-def membership_from(fields: Sequence[int], ids: Buffer) -> Membership:
+@lru_cache(MEMBERSHIPS_KEPT_MAX)
+def membership_from(fields: tuple[int, ...], ids: bytes) -> Membership:
     """Decode a membership from `membership_fields` and `member_ids`. Raises `CodecError` if there are more or fewer ids."""
     revision, auto_leave, *counts = fields
     if len(ids) != 8 * sum(counts):

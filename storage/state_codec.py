@@ -64,10 +64,11 @@ def decode_state_meta(value: Buffer) -> StateMeta:
     """Decode the meta row. Raises `CodecError`."""
     if not is_intact(STATE_META_KEY, value) or len(value) < _META.size + CHECKSUM_BYTES:
         raise CodecError("the meta row of the state does not match its checksum")
-    _, state_index, evacuated_through, index, term, next_offset, time_ms, *rest = _META.unpack_from(value)
+    fields = _META.unpack_from(value)
+    _, state_index, evacuated_through, index, term, next_offset, time_ms = fields[:-_MEMBERSHIP_FIELDS]
     return StateMeta(
         LogIndex(state_index),
-        membership_from(rest[:_MEMBERSHIP_FIELDS], value[_META.size : -CHECKSUM_BYTES]),
+        membership_from(fields[-_MEMBERSHIP_FIELDS:], bytes(value[_META.size : -CHECKSUM_BYTES])),
         evacuated_through,
         LogPosition(LogIndex(index), Term(term), Offset(next_offset), time_ms),
     )

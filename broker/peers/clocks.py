@@ -140,13 +140,17 @@ class PeerClocks:
         now = self._loop.time()
         own_ms, heard = float(self._clock.now_ms()), self._fresh(now)
         clocks = sorted([own_ms, *heard.values()])
-        middle_ms = clocks[(len(clocks) - 1) // 2]
-        if 2 * sum(self._is_near(clock_ms, middle_ms) for clock_ms in clocks) > len(self._peers()) + 1:
+        middle_ms, bound_ms = clocks[(len(clocks) - 1) // 2], self._bound_ms
+        # each answer of each peer comes here, so `_is_near` is not called for each clock
+        near_count = len([True for clock_ms in clocks if abs(clock_ms - middle_ms) <= bound_ms])
+        if 2 * near_count > len(self._peers()) + 1:
             agrees = self._is_near(own_ms, middle_ms)
             self._agreed_until = now + _AGREED_SECONDS if agrees else 0.0
             if self._peers():  # a node without peers agrees only with itself, and may not know its peers yet
                 self._held_ms = (own_ms if agrees else middle_ms) - now * 1000
-            majority = frozenset(node_id for node_id, clock_ms in heard.items() if self._is_near(clock_ms, middle_ms))
+            majority = frozenset(
+                [node_id for node_id, clock_ms in heard.items() if abs(clock_ms - middle_ms) <= bound_ms]
+            )
             return ClockStanding(Agreement.AGREES if agrees else Agreement.DIFFERS, own_ms - middle_ms, majority)
         self._agreed_until = 0.0
         offset_ms = max((own_ms - clock_ms for clock_ms in heard.values()), key=abs, default=0.0)

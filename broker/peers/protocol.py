@@ -26,7 +26,8 @@ from raftmq.fsm.node_lineage import Lineage
 from raftmq.types import NodeId
 
 _HELLO_BYTES_MAX = 4096
-_HANDSHAKE_BUFFER_BYTES = FRAME_HEADER.size + _HELLO_BYTES_MAX
+_HEADER_BYTES = FRAME_HEADER.size
+_HANDSHAKE_BUFFER_BYTES = _HEADER_BYTES + _HELLO_BYTES_MAX
 
 
 class Channel(IntEnum):
@@ -243,18 +244,18 @@ class FrameProtocol(asyncio.BufferedProtocol):
         filled = self._filled
         view = memoryview(self._buffer)
         needed = 0
-        while filled - at >= FRAME_HEADER.size and not self._is_closed:
+        while filled - at >= _HEADER_BYTES and not self._is_closed:
             length, type_number, crc = FRAME_HEADER.unpack_from(view, at)
             if length > self._frame_bytes_max:
                 raise FrameError(
                     _other_protocol(view[at:filled])
                     or f"a frame of {length} bytes, at most {self._frame_bytes_max} are allowed"
                 )
-            end = at + FRAME_HEADER.size + length
+            end = at + _HEADER_BYTES + length
             if end > filled:
-                needed = FRAME_HEADER.size + length
+                needed = _HEADER_BYTES + length
                 break
-            body = view[at + FRAME_HEADER.size : end]
+            body = view[at + _HEADER_BYTES : end]
             if crc32c(body) != crc:
                 raise FrameError("frame checksum mismatch")
             frame_type = FRAME_TYPES.get(type_number)
@@ -264,7 +265,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 raise FrameError(f"{frame_type.name} is no frame of wire version {self.wire_version}")
             self.on_frame(frame_type, body)
             at = end
-        self._keep_rest(at, needed)
+        if at == filled < len(view):
+            self._filled = 0
+        else:
+            self._keep_rest(at, needed)
 
     def carries(self, frame_type: FrameType) -> bool:
         """Return whether the connection's wire version has this type of frame."""

@@ -41,5 +41,6 @@ def _crashed(seed: int, error: Exception) -> Outcome:
 
 
 def _quietly(build: Build, options: Options | None, seed: int) -> Outcome:
+    gc.disable()  # also after the run: the process ends with it
     silence_logs()
     return run_seed(seed, build, options=options)

@@ -36,14 +36,16 @@ def check_served_or_reported(process: Process) -> None:
     if reasons & _TAKES_NO_PART:
         return  # it serves nothing, and reports that
     is_starting = Reason.STARTING_REPLICAS in reasons
-    said = "\n".join(node.standing.warnings())
     for view in metadata.partitions_of_node(node.view.node_id):
+        partition = node.partitions.get(view.group_id)  # type: ignore[call-overload]  # by number
+        if partition is not None and not partition.replica.is_closed:
+            continue
         wanted = next(
             (r for r in view.replicas + view.retiring if r.node_id == node.view.node_id and not r.is_lost), None
         )
-        partition = node.partitions.get(view.group_id)  # type: ignore[call-overload]  # by number
-        if wanted is None or (partition is not None and not partition.replica.is_closed):
+        if wanted is None:
             continue
+        said = "\n".join(node.standing.warnings())
         demand(
             is_starting or f"replica {wanted.replica_id} of group {view.group_id} is not served" in said,
             "ServedOrReported",

@@ -29,6 +29,8 @@ class FreedSpace:
 
     def __init__(self) -> None:
         self._returned: dict[tuple[int, ReplicaKey], None] = {}
+        self._looks: dict[tuple[int, ReplicaKey], tuple[tuple[object, ...], str]] = {}
+        """The last look at each other file: all that its result depends on, and the waste that was found."""
 
     def why_kept(self, nodes: Iterable[SimNode]) -> str:
         """Look at the other files. Return the first waste of space on any node, or an empty string."""
@@ -38,11 +40,23 @@ class FreedSpace:
                 file = (node.view.node_id, group.key)
                 if file in self._returned:
                     continue
-                if waste := _waste(node, group):
+                if waste := self._look(node, group):
                     first = first or waste
                 else:
                     self._returned[file] = None
         return first
+
+    def _look(self, node: SimNode, group: Replica[StateMachine]) -> str:
+        """Return the waste of space by a replica, or an empty string. A file in which nothing changed is not read again."""
+        file = (node.view.node_id, group.key)
+        replica = cast("SimReplica | None", cast("SimLogStore", node.store)._replicas.get(group.key))
+        rows = replica.file if replica is not None else None
+        start = group.state_machine.log_start_offset if isinstance(group.state_machine, LogPartition) else 0
+        seen = (rows, rows and rows.commits, rows and rows.allocated, start)
+        known = self._looks.get(file)
+        if known is None or known[0] != seen:
+            known = self._looks[file] = seen, _waste(node, group)
+        return known[1]
 
 
 def _waste(node: SimNode, group: Replica[StateMachine]) -> str:

@@ -133,8 +133,11 @@ class Disk:
         """Return the number of free bytes."""
         if self.is_full:
             return 0
-        files = (*self.files.values(), *self.state_files.values(), *self.copies)
-        return self.capacity - sum(file.allocated for file in files) - BALLAST_BYTES * self.has_ballast
+        free = self.capacity - BALLAST_BYTES * self.has_ballast
+        for files in (self.files.values(), self.state_files.values(), self.copies):
+            for file in files:
+                free -= file.allocated
+        return free
 
     def write_seconds(self, now: float) -> float:
         """Draw the duration of a commit that begins now."""

@@ -83,11 +83,16 @@ class RowFile:
     @property
     def size(self) -> int:
         """Bytes of keys and values."""
-        return sum(table.size for table in self.tables.values())
+        size = 0
+        for table in self.tables.values():
+            size += table.size
+        return size
 
     def grow(self) -> None:
         """Take the space that the rows need after a commit."""
-        self.allocated = max(self.allocated, self.size)
+        size = self.size
+        if size > self.allocated:
+            self.allocated = size
 
 
 class MemoryEnvironment:

@@ -74,10 +74,10 @@ class TcpTransport(asyncio.Transport):
         if self._unread is not None:
             self._unread.append(data)
             return
-        protocol, at = self._protocol, 0
-        while at < len(data) and not self._is_closing:
+        protocol, at, size = self._protocol, 0, len(data)
+        while at < size and not self._is_closing:
             buffer = protocol.get_buffer(-1)
-            count = min(len(buffer), len(data) - at)
+            count = min(len(buffer), size - at)
             buffer[:count] = data[at : at + count]
             protocol.buffer_updated(count)
             at += count
