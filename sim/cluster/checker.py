@@ -342,11 +342,14 @@ class Checker:
         )
         self.recoveries.on_shortened(recovery.old_group_id, group_id)
         self.committed.recovered[group_id] = None
-        self._shorten(old, group_id, kept_until)
+        self._shorten(old, group_id, kept_until, recovery.log_end_offset)
         self.groups.on_lost((recovery.topic_id, recovery.partition))
 
-    def _shorten(self, old_group_id: int, group_id: int, index: int) -> None:
-        """Let a group continue another one's log without the entries from `index` on. The rest must stay as it was."""
+    def _shorten(self, old_group_id: int, group_id: int, index: int, stated_end: int) -> None:
+        """Let a group continue another one's log without the entries from `index` on. The rest must stay as it was.
+
+        Readers begin again at `stated_end`, where the command said that the log ends, if more came after it had asked.
+        """
         offset = self.committed.shorten(old_group_id, group_id, index)
         for batch in self.committed.batches(group_id):
             self.exactly_once.on_committed(group_id, batch)
@@ -362,7 +365,7 @@ class Checker:
         self._cluster.trace(
             f"g{group_id} continues g{old_group_id} without its entries from {index} on, offset {offset}"
         )
-        self.on_lost_end(old_group_id, group_id, offset)
+        self.on_lost_end(old_group_id, group_id, min(offset, stated_end) if stated_end >= 0 else offset)
 
     def origin(self, group_id: int) -> int:
         """Return the group under which the checker knows a partition now."""

@@ -32,6 +32,7 @@ from raftmq.storage.row_scrub import ScrubPlace
 from raftmq.types import Record, TopicPartition
 
 from sim.cluster import invariants, run
+from sim.cluster.checker import Checker
 from sim.cluster.invariants.acknowledged import Acknowledged
 from sim.cluster.invariants.applied_once import AppliedOnce
 from sim.cluster.invariants.bounded_restart import check_bounded_restart, durable_clean_point
@@ -801,6 +802,23 @@ def test_after_a_lossy_recovery_the_kept_records_stay_and_the_others_may_be_miss
         reads.on_read(4, Record("t", 0, 1, 1, None, b"c"))
     with broken("StateMachineSafety"):
         log.on_applied(4, 7, entry(2, 1, b"x", term=9))
+
+
+def test_after_a_lossy_recovery_readers_begin_again_where_it_said_that_the_log_ends() -> None:
+    """More may have come to the replica after the command had asked it."""
+    loop = SimpleNamespace(after=lambda *_: None)
+    cluster = SimpleNamespace(loop=loop, on_process=[], on_broken_replica=[], on_fatal_error=[], trace=lambda _: None)
+    checker = Checker(cast("Any", cluster))
+    for index in (1, 2, 3):
+        checker.committed.on_applied(1, 1, entry(index, index - 1, b"a"))
+    told: list[tuple[int, int, int]] = []
+    checker.on_lost_end = lambda *end: told.append(end)
+
+    checker._shorten(1, 4, 3, stated_end=1)
+    checker._shorten(1, 5, 3, stated_end=2)
+
+    assert told == [(1, 4, 1), (1, 5, 2)]
+    assert checker.committed.ends == {1: 3, 4: 2, 5: 2}, "the replica keeps all that it had"
 
 
 def test_after_a_lossy_recovery_commits_and_fences_may_be_missing() -> None:
