@@ -129,7 +129,9 @@ def plan_log_write(meta: ReplicaMeta, updates: Sequence[Update], state_index: Lo
             "state_is_in_its_own_file",
             state_index=update.state_index,
         )
-    return plan_write(replace(meta, state_index=state_index), updates)
+    if meta.state_index != state_index:  # the state was written since the log was
+        meta = replace(meta, state_index=state_index)
+    return plan_write(meta, updates)
 
 
 def check_bodies_stay(updates: Sequence[Update], first_location: int | None) -> None:
