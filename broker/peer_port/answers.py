@@ -35,7 +35,8 @@ class PeerAnswers:
         if asker == NO_NODE and not row.is_for_visitors:
             raise RequestError(pb.PERMISSION_DENIED, f"a broker that is no member may not ask for {request.method}")
         if asker != NO_NODE and self._is_removed(asker):
-            raise RequestError(pb.BROKER_REMOVED, f"broker {asker} was removed from the cluster")
+            # not BROKER_REMOVED: a broker that registers through the removed one would take it for its own removal
+            raise RequestError(pb.NOT_READY, f"broker {asker} was removed from the cluster")
         principal = principal_of_peers(request.principal)
         refusal = refusal_of(principal, row.right) if row.right is not None else None
         if refusal is not None:

@@ -101,7 +101,20 @@ async def test_a_removed_broker_is_not_answered_on_the_connection_that_it_still_
         await forwarder.forward(1, methods.LIST_GROUPS, pb.ListGroupsRequest(), node.call())
         await node.removal.remove_node(pb.RemoveBrokerRequest(broker_id=2, force=True), node.call())
         call = forwarder.forward(1, methods.LIST_GROUPS, pb.ListGroupsRequest(), node.call())
-        assert await code_of(call) == pb.BROKER_REMOVED
+        assert await code_of(call) == pb.NOT_READY
+
+
+async def test_a_broker_that_registers_through_a_removed_one_is_not_told_that_it_is_removed():
+    """It would take no part any more, and its operator would be told to give up its directory."""
+    async with answering() as (node, forwarder, *_):
+        await node.register(2, "uuid-2")
+        await node.register(3, "uuid-3")
+        await node.removal.remove_node(pb.RemoveBrokerRequest(broker_id=2, force=True), node.call())
+
+        request = peer_pb.RegisterBrokerRequest(uuid="uuid-3", broker_id=3)
+        code = await code_of(forwarder.forward(1, peer_methods.REGISTER_BROKER, request, node.call()))
+
+        assert code == pb.NOT_READY, "it asks the next seed"
 
 
 def test_every_method_between_brokers_and_every_forwarded_call_is_served():
