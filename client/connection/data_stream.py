@@ -13,15 +13,15 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from raftmq.client.base.error_details import error_from_detail, fresh_copy, with_address
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
+from raftmq.client.connection.data_calls import APPEND_NUMBER
 from raftmq.client.connection.data_connection import DataConnection
 from raftmq.client.connection.data_port import Opened
 from raftmq.client.connection.queue_stream import OnQueueResponse, QueueStream
 from raftmq.errors import BrokenConnectionError, Outcome, RaftMQError, UnreachableError
 from raftmq.frames import DATA_METHODS, STREAMS_MAX, FrameError
-from raftmq.methods import APPEND, POLL_STREAM
+from raftmq.methods import POLL_STREAM
 from raftmq.proto import queue_pb2 as pb
 
-APPEND_NUMBER: Final = DATA_METHODS.index(APPEND)
 POLL_STREAM_NUMBER: Final = DATA_METHODS.index(POLL_STREAM)
 _TOPIC_MS: Final = 30_000
 """How long a broker may wait for the topic of a stream that begins. It is as long over gRPC."""

@@ -1,6 +1,7 @@
 """The SDK's access to brokers: a small seam (`Transport`, `Connection`, `AppendStream`) and its implementation.
 
-Calls go over gRPC. Polls, appends and streams of messages go over data connections where the broker has them (`data_port`).
+Calls go over gRPC. Polls, appends (alone or in streams) and streams of messages go over data connections where the broker has them
+(`data_port`).
 
 A simulator replaces `GrpcTransport` with one in memory. Every failure leaves this module as a `RaftMQError`: the broker's typed error,
 `UnreachableError` (nothing was sent), `BrokenConnectionError` or `RequestTimedOutError` (the request may have arrived). Must not retry or
@@ -25,11 +26,10 @@ from raftmq.client.base.fork_guard import check_grpc_usable
 from raftmq.client.base.tracing import active_tracing
 from raftmq.client.connection import grpc_fork as grpc_fork  # from now on each fork checks whether gRPC is in use
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
+from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER, DataCalls
 from raftmq.client.connection.data_connection import DataConnection
-from raftmq.client.connection.data_polls import POLL_NUMBER, DataPolls
 from raftmq.client.connection.data_port import DataPort
 from raftmq.client.connection.data_stream import (
-    APPEND_NUMBER,
     POLL_STREAM_NUMBER,
     DataAppendStream,
     DataQueueStream,
@@ -49,8 +49,9 @@ from raftmq.errors import (
     UnsupportedVersionError,
     WrongClusterError,
 )
-from raftmq.frames import STREAMS_MAX
+from raftmq.frames import DATA_METHODS, STREAMS_MAX
 from raftmq.methods import (
+    APPEND,
     APPEND_STREAM,
     OPEN_DATA_CONNECTION,
     POLL,
@@ -248,7 +249,7 @@ class GrpcConnection:
         """Of the streams, until they have ended."""
         self._poll_tasks: set[asyncio.Task[pb.PollResponse]] = set()
         """Polls without a data connection, until they have ended."""
-        self._data_polls = DataPolls(address)
+        self._data_calls = DataCalls(address)
         self._data_streams: WeakSet[DataStream[Any, Any]] = WeakSet()  # Any: of each kind
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when `close` was called."""
@@ -263,13 +264,16 @@ class GrpcConnection:
     ) -> ResponseT:
         """Make one unary call. Cancelling it cancels the call at the broker."""
         self._check_open()
-        if method is POLL:
+        is_carried = method is POLL or method is APPEND
+        if is_carried:
             deadline = asyncio.get_running_loop().time() + timeout_seconds
-            connection = await self._wait_data_connection(POLL_NUMBER, timeout_seconds)
+            connection = await self._wait_data_connection(DATA_METHODS.index(method), timeout_seconds)
             timeout_seconds = deadline - asyncio.get_running_loop().time()
             if connection is not None:
-                answer = await self._poll_over(connection, cast("pb.PollRequest", request), timeout_seconds)
-                return cast("ResponseT", answer)  # POLL's own, as the request is
+                body = request.SerializeToString()
+                if method is APPEND and self._tracing is not None:  # fields that follow are added to a message
+                    body += pb.AppendRequest(trace_contexts=self._tracing.active_context()).SerializeToString()
+                return await self._call_over(connection, method, body, timeout_seconds)
         metadata = call_metadata(self.cluster_id)
         if self._tracing is not None and method is not POLL:  # a consumer reads ahead, for later callers
             metadata += self._tracing.call_metadata()
@@ -280,7 +284,7 @@ class GrpcConnection:
             return await call
         except grpc.aio.AioRpcError as error:
             failure = error_from_call(error, self._address)
-            if method is POLL and isinstance(failure, BrokenConnectionError | UnreachableError):
+            if is_carried and isinstance(failure, BrokenConnectionError | UnreachableError):
                 port = self._shared.data_ports.get(self.cluster_id)
                 if port is not None:
                     port.on_broker_lost()
@@ -295,22 +299,27 @@ class GrpcConnection:
         self._check_open()
         opened = self._data_port().connection(POLL_NUMBER)
         if isinstance(opened, DataConnection):
-            return self._data_polls.begin(opened, request, timeout_seconds, on_outcome)
+            return self._data_calls.begin(opened, POLL, request.SerializeToString(), timeout_seconds, on_outcome)
         poll = PollTask(self.call(POLL, request, timeout_seconds), self._address, on_outcome)
         self._poll_tasks.add(poll.task)
         poll.task.add_done_callback(self._poll_tasks.discard)
         return poll
 
-    async def _poll_over(
-        self, connection: DataConnection, request: pb.PollRequest, timeout_seconds: float
-    ) -> pb.PollResponse:
+    async def _call_over(
+        self,
+        connection: DataConnection,
+        method: UnaryMethod[RequestT, ResponseT],
+        body: bytes,
+        timeout_seconds: float,
+    ) -> ResponseT:
+        """Make a call over the method's data connection."""
         # An error is a result: of a call that is cancelled at this moment nobody would take an exception.
-        outcome: asyncio.Future[pb.PollResponse | BaseException] = asyncio.get_running_loop().create_future()
-        poll = self._data_polls.begin(connection, request, timeout_seconds, partial(_set_outcome, outcome))
+        outcome: asyncio.Future[ResponseT | BaseException] = asyncio.get_running_loop().create_future()
+        call = self._data_calls.begin(connection, method, body, timeout_seconds, partial(_set_outcome, outcome))
         try:
             found = await outcome
         finally:
-            poll.cancel()
+            call.cancel()
         if isinstance(found, BaseException):
             raise found
         return found
@@ -438,7 +447,7 @@ class GrpcConnection:
         """Close immediately. Running calls fail. Waits briefly until the core has ended them."""
         if not self._closed.done():
             self._closed.set_result(None)
-            self._data_polls.close(BrokenConnectionError(f"{self._address}: the connection is closed"))
+            self._data_calls.close(BrokenConnectionError(f"{self._address}: the connection is closed"))
             for stream in list(self._data_streams):
                 stream.close()
             try:
@@ -454,9 +463,7 @@ class GrpcConnection:
             raise BrokenConnectionError(f"{self._address}: the connection is closed")
 
 
-def _set_outcome(
-    future: asyncio.Future[pb.PollResponse | BaseException], outcome: pb.PollResponse | BaseException
-) -> None:
+def _set_outcome(future: asyncio.Future[ResponseT | BaseException], outcome: ResponseT | BaseException) -> None:
     if not future.done():
         future.set_result(outcome)
 

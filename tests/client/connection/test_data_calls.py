@@ -1,4 +1,4 @@
-"""Polls over a data connection."""
+"""Polls and single appends over a data connection."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 from raftmq import errors
 from raftmq.client.base import settings
-from raftmq.client.connection.data_polls import POLL_NUMBER
+from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER
 from raftmq.client.connection.transport import GrpcConnection
 from raftmq.frames import FrameType
-from raftmq.methods import POLL
+from raftmq.methods import APPEND, POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, detail
@@ -51,6 +51,17 @@ async def test_a_poll_without_an_answer_times_out_and_is_cancelled(
     with pytest.raises(errors.RequestTimedOutError, match=r"no answer within 0\.0"):
         await connection.call(POLL, poll(), 0.05)
     await port.wait(lambda: broker.cancelled == [2])
+
+
+async def test_an_append_goes_over_a_data_connection(
+    connection: GrpcConnection, cluster: FakeCluster, port: FakeDataPort
+) -> None:
+    topic = cluster.topics["t"]
+    request = pb.AppendRequest(timeout_ms=5000, partitions=[pb.PartitionAppend(topic_id=topic.topic_id, partition=0)])
+    response = await connection.call(APPEND, request, 5)
+    assert len(response.partitions) == 1
+    (broker,) = port.connections
+    assert [(method, body) for method, _, body in broker.calls] == [(APPEND_NUMBER, request.SerializeToString())]
 
 
 async def test_a_cancelled_poll_is_cancelled_at_the_broker(connection: GrpcConnection, port: FakeDataPort) -> None:
