@@ -29,6 +29,7 @@ from raftmq.spark.sink_columns import check_schema
 from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.worker_garbage import exempt_modules
+from raftmq.spark.worker_memory import keep_freed_memory
 from raftmq.spark.worker_socket import acknowledge
 from raftmq.spark.write_slots import SLOTS_NAME, WRITE_ID_BYTES, SlotTable
 
@@ -224,6 +225,7 @@ def _run(
     options: SinkOptions, schema: StructType, identity: WriteIdentity | None, batches: Iterator[pa.RecordBatch]
 ) -> WriterCommitMessage:
     acknowledge()
+    keep_freed_memory()
     from raftmq.spark.sink_kinds import find_columns
     from raftmq.spark.sink_task import SinkTask
 
