@@ -22,7 +22,7 @@ from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.field_levels import FieldLevels, level_of_fields
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
-FEATURE_LEVEL: Final = 7
+FEATURE_LEVEL: Final = 8
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
@@ -69,6 +69,9 @@ MARK_RENEWAL_LEVEL: Final = 6
 """From this level on brokers renew the marks of their directories while they run. Brokers of an earlier level take a renewed mark for that
 of another process."""
 
+SECOND_CLAIM_LEVEL: Final = 8
+"""From this level on one command claims two stamps. Before, the metadata leader proposes two commands."""
+
 LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
     lc.OpenPartition: 1,
     lc.CommitOffset: 1,
@@ -82,6 +85,7 @@ LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
 FIELD_LEVELS: Final[FieldLevels] = {
     mc.SetBalancing: {"bytes_per_second": 5},
     mc.SetReplicas: {"is_pinned": 5},
+    mc.InitNamedProducer: {"then": SECOND_CLAIM_LEVEL},
 }
 """Fields that were added at a later level than their command, by command. A field at its default value is not written.
 """

@@ -152,6 +152,15 @@ class AllocateProducerIds(Command, frozen=True, tag="pid-block"):
     count: int
 
 
+class StampClaim(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Join an epoch of a name and agree on its stamp, as an `InitNamedProducer` with an epoch does."""
+
+    name: str
+    epoch: int
+    stamp: bytes = b""
+    replaces: bytes | None = None
+
+
 class InitNamedProducer(Command, frozen=True, tag="pid-name"):
     """Initialize a named producer that starts or restarts. Result: `ProducerInitialized` or `Rejected`.
 
@@ -161,12 +170,15 @@ class InitNamedProducer(Command, frozen=True, tag="pid-name"):
     The stamp belongs to the epoch. The command that begins an epoch writes it. Later commands replace it only if they
     name the present stamp (compare and swap). Processes that share a name use it to agree on values that must not
     differ between them.
+
+    `then` is executed in the same step, but only if the first name's stamp is now the one of this command.
     """
 
     name: str
     epoch: int | None
     stamp: bytes = b""
     replaces: bytes | None = None
+    then: StampClaim | None = None
 
 
 class ForgetProducerNames(Command, frozen=True, tag="pid-names-"):
@@ -474,6 +486,8 @@ class ProducerInitialized(msgspec.Struct, frozen=True):
     epoch: int
     stamp: bytes = b""
     """The present stamp of the epoch."""
+    then: ProducerInitialized | Rejected | None = None
+    """Result of `InitNamedProducer.then`. None: there is none, or it was not executed."""
 
 
 class MemberJoined(msgspec.Struct, frozen=True):

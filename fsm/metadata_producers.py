@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from raftmq.fsm import codes
 from raftmq.fsm.metadata_commands import (
     AllocateProducerIds,
@@ -16,6 +17,7 @@ from raftmq.fsm.metadata_commands import (
     ProducerIdBlock,
     ProducerInitialized,
     Rejected,
+    StampClaim,
 )
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.producer_ids import NAME_EPOCH_SHIFT, NAMED_PRODUCER_BIT
@@ -41,7 +43,19 @@ def allocate_producer_ids(tables: MetadataTables, command: AllocateProducerIds) 
 def init_named_producer(
     tables: MetadataTables, command: InitNamedProducer, now_ms: int
 ) -> ProducerInitialized | Rejected:
-    """Give a name its producer id, and raise, confirm or refuse its epoch. `now_ms` is the time of the expiry clock."""
+    """Give a name its producer id, and raise, confirm or refuse its epoch. Then claim the second stamp, if the first is the command's.
+
+    `now_ms` is the time of the expiry clock.
+    """
+    first = _claim(tables, command, now_ms)
+    if command.then is None or isinstance(first, Rejected) or first.stamp != command.stamp:
+        return first
+    return msgspec.structs.replace(first, then=_claim(tables, command.then, now_ms))
+
+
+def _claim(
+    tables: MetadataTables, command: InitNamedProducer | StampClaim, now_ms: int
+) -> ProducerInitialized | Rejected:
     if not is_key_text(command.name):
         return Rejected(codes.INVALID_ARGUMENT, "a producer's name has between 1 and 249 bytes")
     if command.epoch is not None and not 0 <= command.epoch <= EPOCH_MAX:

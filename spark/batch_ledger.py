@@ -15,7 +15,8 @@ In these rules `t` is the task and `a` its attempt:
    `a`, with an empty `proved`. If `a` was followed by another attempt, the task belongs to a driver that died, and stops.
 2. If `t` is in `written`, its digest must equal the claimed one. Then it is proved, and writes. Brokers drop the rows that they have.
 3. Otherwise it waits until all of `written` are proved. Then it claims its digest under `a` (replacing a claim of an earlier attempt,
-   but never another claim of `a`), enters `written` and `proved` in one step, and writes.
+   but never another claim of `a`), enters `written` and `proved` in one step, and writes. It asks for both at once, and the cluster
+   changes the ledger only if the claim is the task's.
 4. A digest with the same rows in another order is no refusal: the task begins its next round in the ledger and claims its digest there.
    The round is part of the producer's epoch, so the task then fences every writer of its earlier rounds, reads back the rows that they have
    written, and writes the other rows. A task in round 0 need not: equal rows in equal order have equal sequences.
@@ -27,7 +28,8 @@ In these rules `t` is the task and `a` its attempt:
 Why it holds: every task that writes is in `written`, and while `t` is in `written` its claim does not change. The claim is replaced only
 by a task that saw a ledger of its own attempt without `t`, when no task of an earlier attempt could enter any more (1), and two tasks of
 the same attempt do not replace each other's claims (3). So if all of `written` are proved, every written row belongs to a task that has
-the very same rows now. A task that enters has none of these rows, because each row is in one task. If rows are divided in another way, a
+the very same rows now. An old copy of the ledger does no harm, because
+it is compared whenever the ledger is changed, so a task may begin with the copy of another task in its process. A task that enters has none of these rows, because each row is in one task. If rows are divided in another way, a
 member of `written` has another digest, or no rows, or does not exist. Then no new task ever enters.
 
 Why a digest for each task does not suffice: with 2 tasks, task 1 wrote rows 50 to 99 and the driver died. The batch comes back with 4
@@ -117,7 +119,7 @@ class WriteIdentity:
 class Claim(NamedTuple):
     """Ask the cluster to write a name's stamp in an epoch if there is none, or if it equals `replaces`.
 
-    The answer is the stamp that the name then has.
+    The answer has the stamp that the name then has.
     """
 
     name: str
@@ -125,17 +127,27 @@ class Claim(NamedTuple):
     replaces: bytes | None = None
     round_: int = 0
     """The round of the task, which is part of the epoch."""
+    then: Entry | None = None
+    """A change of the ledger that the cluster makes in the same step, but only if the answer's stamp is this claim's."""
+
+
+class Entry(NamedTuple):
+    """Ask the cluster to replace the ledger's stamp by another one."""
+
+    name: str
+    stamp: bytes
+    replaces: bytes
 
 
 class Peek(NamedTuple):
-    """Ask for a name's stamp in an epoch. The answer is empty if the name is in a later one."""
+    """Ask for a name's stamp in an epoch. The answer's is empty if the name is in a later one."""
 
     name: str
     round_: int
 
 
 class Pause(NamedTuple):
-    """Ask to wait for a moment. The answer does not matter, and the caller may raise any error when its time is over."""
+    """Ask to wait for a moment. The answer is empty, and the caller may raise any error when its time is over."""
 
     waiting_for: int
     """A task that has not come back."""
@@ -144,6 +156,14 @@ class Pause(NamedTuple):
 
 
 Ask = Claim | Peek | Pause
+
+
+class Answer(NamedTuple):
+    """Answer a request."""
+
+    stamp: bytes = b""
+    then: bytes | None = None
+    """The ledger's stamp after `Claim.then`. None if it was not executed: the claim is another one's, or a broker is an older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +327,7 @@ class BatchLedger:
             raise ReplayMismatchError(f"the batch's stamp is not the sink's: {stamp[:80]!r}") from error
 
 
-def open_batch(identity: WriteIdentity, partition_counts: Mapping[int, int]) -> Generator[Ask, bytes, BatchLedger]:
+def open_batch(identity: WriteIdentity, partition_counts: Mapping[int, int]) -> Generator[Ask, Answer, BatchLedger]:
     """Begin the batch, or find that it has begun (rule 1). `partition_counts` is used only if this task begins it.
 
     Raises:
@@ -315,18 +335,18 @@ def open_batch(identity: WriteIdentity, partition_counts: Mapping[int, int]) -> 
         ReplayMismatchError: the stamp is not a ledger.
     """
     begun = BatchLedger((identity.attempt,), partition_counts=partition_counts, version=identity.version)
-    stamp = yield Claim(identity.ledger_name, begun.encode())
+    answer = yield Claim(identity.ledger_name, begun.encode())
     while True:
-        ledger = BatchLedger.decode(stamp)
+        ledger = BatchLedger.decode(answer.stamp)
         wanted = ledger.advanced(identity)
         if wanted == ledger:
             return ledger
-        stamp = yield Claim(identity.ledger_name, wanted.encode(), stamp)
+        answer = yield Claim(identity.ledger_name, wanted.encode(), answer.stamp)
 
 
 def enter_batch(
     identity: WriteIdentity, task: int, digest: bytes, ledger: BatchLedger, since_ms: int = 0
-) -> Generator[Ask, bytes, BatchLedger]:
+) -> Generator[Ask, Answer, BatchLedger]:
     """Prove the task's rows and get permission to write them in the round that the returned ledger has (rules 2 to 4).
 
     Args:
@@ -356,10 +376,16 @@ def enter_batch(
             continue
         # Another task that enters at the same moment changes the ledger, but nothing that this claim depends on: while this attempt is
         # the latest one, only copies of this task claim its rows, and they replace no claim.
-        if claimed_in != (ledger.round_of(task), ledger.has(task)):
-            claimed = yield from _claim_rows(identity, task, digest, ledger)
-            claimed_in = (ledger.round_of(task), ledger.has(task))
         wanted = ledger.with_proved(task, since_ms)
+        if claimed_in != (ledger.round_of(task), ledger.has(task)):
+            entry = None if ledger.has(task) else _entry(identity, ledger, wanted)
+            claimed, entered = yield from _claim_rows(identity, task, digest, ledger, entry)
+            claimed_in = (ledger.round_of(task), ledger.has(task))
+            if entered is not None:
+                ledger = BatchLedger.decode(entered)
+                if ledger == wanted:
+                    return ledger
+                continue
         if claimed != digest:
             if claimed[:ROWS_DIGEST_BYTES] != digest[:ROWS_DIGEST_BYTES]:
                 raise ReplayMismatchError(
@@ -376,7 +402,7 @@ def enter_batch(
 
 def fix_count(
     identity: WriteIdentity, topic_id: int, count: int, ledger: BatchLedger
-) -> Generator[Ask, bytes, BatchLedger]:
+) -> Generator[Ask, Answer, BatchLedger]:
     """Agree with the other tasks on a topic's number of partitions. `count` is the present one, `ledger` the latest known.
 
     Raises `SupersededError` if a later run of the batch has begun.
@@ -387,7 +413,7 @@ def fix_count(
     return ledger
 
 
-def mark_fenced(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask, bytes, BatchLedger]:
+def mark_fenced(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask, Answer, BatchLedger]:
     """Record that the writers of earlier generations are fenced. Raises `SupersededError` if a later run of the batch has begun."""
     while not ledger.is_fenced:
         ledger = yield from _changed(identity, ledger, replace(ledger, is_fenced=True))
@@ -395,7 +421,7 @@ def mark_fenced(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask, 
     return ledger
 
 
-def mark_stalled(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask, bytes, BatchLedger]:
+def mark_stalled(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask, Answer, BatchLedger]:
     """Record that a task waits in vain. Raises `SupersededError` if a later run of the batch has begun."""
     while not ledger.is_stalled:
         ledger = yield from _changed(identity, ledger, replace(ledger, is_stalled=True))
@@ -403,15 +429,21 @@ def mark_stalled(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask,
     return ledger
 
 
-def _changed(identity: WriteIdentity, ledger: BatchLedger, wanted: BatchLedger) -> Generator[Ask, bytes, BatchLedger]:
+def _changed(identity: WriteIdentity, ledger: BatchLedger, wanted: BatchLedger) -> Generator[Ask, Answer, BatchLedger]:
+    answer = yield Claim(*_entry(identity, ledger, wanted))
+    return BatchLedger.decode(answer.stamp)
+
+
+def _entry(identity: WriteIdentity, ledger: BatchLedger, wanted: BatchLedger) -> Entry:
     stamp = wanted.encode()
     if len(stamp) > LEDGER_BYTES_MAX:
         raise ReplayMismatchError("the batch has too many tasks that came back with their rows in another order")
-    return BatchLedger.decode((yield Claim(identity.ledger_name, stamp, ledger.encode())))
+    return Entry(identity.ledger_name, stamp, ledger.encode())
 
 
-def _read_ledger(identity: WriteIdentity) -> Generator[Ask, bytes, BatchLedger]:
-    return BatchLedger.decode((yield Claim(identity.ledger_name, b"")))  # an empty stamp replaces nothing
+def _read_ledger(identity: WriteIdentity) -> Generator[Ask, Answer, BatchLedger]:
+    answer = yield Claim(identity.ledger_name, b"")  # an empty stamp replaces nothing
+    return BatchLedger.decode(answer.stamp)
 
 
 def _require_current(ledger: BatchLedger, identity: WriteIdentity) -> None:
@@ -419,25 +451,30 @@ def _require_current(ledger: BatchLedger, identity: WriteIdentity) -> None:
         raise ReplayMismatchError("the batch's ledger has forgotten this attempt")
 
 
-def _claim_rows(identity: WriteIdentity, task: int, digest: bytes, ledger: BatchLedger) -> Generator[Ask, bytes, bytes]:
-    """Claim the digest in the task's round. Return the digest that is claimed there, maybe by another run of the task."""
+def _claim_rows(
+    identity: WriteIdentity, task: int, digest: bytes, ledger: BatchLedger, entry: Entry | None
+) -> Generator[Ask, Answer, tuple[bytes, bytes | None]]:
+    """Claim the digest in the task's round, and make the entry if the claim succeeds.
+
+    Return the digest that is claimed there, maybe by another run of the task, and the ledger's stamp if the cluster tried to make the entry.
+    """
     name, round_ = identity.task_name(task), ledger.round_of(task)
     mine = identity.attempt.to_bytes(_ATTEMPT_BYTES, "little") + digest
     if round_ > ledger.first_round:
         # The task that began this round may have died before it claimed its rows here. Then they are those of the round before.
-        before = (yield Peek(name, round_ - 1))[_ATTEMPT_BYTES:]
+        before = (yield Peek(name, round_ - 1)).stamp[_ATTEMPT_BYTES:]
         if before and before[:ROWS_DIGEST_BYTES] != digest[:ROWS_DIGEST_BYTES]:
-            return before
-    claimed = yield Claim(name, mine, round_=round_)
-    while not claimed:  # a fence began the epoch
-        claimed = yield Claim(name, mine, b"", round_)
-    while not ledger.has(task) and claimed[:_ATTEMPT_BYTES] != mine[:_ATTEMPT_BYTES]:
+            return before, None
+    claimed = yield Claim(name, mine, None, round_, entry)
+    while not claimed.stamp:  # a fence began the epoch
+        claimed = yield Claim(name, mine, b"", round_, entry)
+    while not ledger.has(task) and claimed.stamp[:_ATTEMPT_BYTES] != mine[:_ATTEMPT_BYTES]:
         # While the ledger is of this attempt, only earlier attempts can have claimed before. A later one replaces the ledger first.
         ledger = yield from _read_ledger(identity)
         _require_current(ledger, identity)
         # or a copy of this task has entered in the meantime, whose claim counts
-        claimed = yield Claim(name, mine, None if ledger.has(task) else claimed, round_)
-    return claimed[_ATTEMPT_BYTES:]
+        claimed = yield Claim(name, mine, None if ledger.has(task) else claimed.stamp, round_)
+    return claimed.stamp[_ATTEMPT_BYTES:], claimed.then
 
 
 def _count_of(digest: bytes) -> int:

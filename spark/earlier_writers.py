@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender
-    from raftmq.spark.batch_ledger import WriteIdentity
+    from raftmq.spark.batch_ledger import Answer, WriteIdentity
     from raftmq.spark.cluster import Cluster
 
 FENCES_MAX: Final = 32
@@ -42,7 +42,7 @@ class EarlierWriters:
         cluster: Cluster,
         appender: SequencedAppender,
         identity: WriteIdentity,
-        agree: Callable[[Generator[Ask, bytes, BatchLedger]], BatchLedger],
+        agree: Callable[[Generator[Ask, Answer, BatchLedger]], BatchLedger],
         timeout_seconds: float,
     ) -> None:
         """Create it for a batch.

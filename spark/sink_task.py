@@ -24,13 +24,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raftmq.client.producer.sequenced_append import SequencedAppender
+from raftmq.client.producer.sequenced_append import SequencedAppender, StampClaim
 from raftmq.errors import ProducerFencedError, UnknownTopicError
 from raftmq.spark import batch_marks
 from raftmq.spark.batch_ledger import (
     LOG_DIGESTS,
     ROW_DIGESTS,
     TASKS_MAX,
+    Answer,
     Ask,
     BatchLedger,
     Claim,
@@ -81,6 +82,20 @@ class Written:
     """As `Unwritten.left_out`."""
     topic_id: int | None = None
     """The incarnation of the topic in whose marks the batch is open. None: the task has not opened it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Hold the ledger of a run of a batch as this process knows it."""
+
+    identity: WriteIdentity
+    ledger: BatchLedger
+    time_ms: int
+    """Time on a broker's clock when it was opened."""
+
+
+_latest: list[_Opened | None] = [None]
+"""The ledger that a task of this process has read or changed last. Spark runs a process's tasks one after the other."""
 
 
 class Sorter(Protocol):
@@ -436,16 +451,26 @@ class SinkTask:
     # ---------------------------------------------------------------------------------------------------------- agreeing
 
     def _open(self, identity: WriteIdentity) -> None:
-        """Open the ledger, and fence the writers of earlier generations."""
+        """Open the ledger, and fence the writers of earlier generations.
+
+        If another task of this process has opened it in this run of the batch, begin with its copy.
+        """
+        opened = _latest[0]
+        if opened is not None and opened.identity == identity and not opened.ledger.missing(identity.attempt):
+            self._ledger, self._opened_ms = opened.ledger, opened.time_ms
+        else:
+            self._ledger = self._opened(identity)
+        self._ledger = self._earlier(identity).fence_old(self._ledger)
+
+    def _opened(self, identity: WriteIdentity) -> BatchLedger:
         topic = self._topic(self._options.topic) if self._options.topic is not None else None
         counts = {topic.topic_id: topic.partition_count} if topic is not None else {}
         try:
-            self._ledger = self._agree(identity, open_batch(identity, counts))
+            return self._agree(identity, open_batch(identity, counts))
         except ProducerFencedError as error:
             raise LaterBatchError(
                 f"{identity.name.partition('/')[0]!r} has begun a later batch than {identity.epoch} before"
             ) from error
-        self._ledger = self._earlier(identity).fence_old(self._ledger)
 
     def _enter(self, identity: WriteIdentity | None, sorter: Sorter) -> Identity | None:
         """Prove the rows. Return the identity under which to write them, or None when there are no rows."""
@@ -462,7 +487,7 @@ class SinkTask:
         epoch = identity.name_epoch(self._ledger.round_of(self._task))
         return Identity(self._producer_ids[identity.task_name(self._task)], epoch)
 
-    def _agree(self, identity: WriteIdentity, steps: Generator[Ask, bytes, BatchLedger]) -> BatchLedger:
+    def _agree(self, identity: WriteIdentity, steps: Generator[Ask, Answer, BatchLedger]) -> BatchLedger:
         """Execute the requests of the steps until they end."""
         deadline, left = 0.0, TASKS_MAX + 1
         try:
@@ -478,11 +503,12 @@ class SinkTask:
                     if time.monotonic() >= deadline:
                         raise self._waited_in_vain(identity, ask.waiting_for)
                     time.sleep(LEDGER_POLL_SECONDS)
-                    answer = b""
+                    answer = Answer()
                 ask = steps.send(answer)
         except StopIteration as end:
             ledger = end.value
             assert isinstance(ledger, BatchLedger)
+            _latest[0] = _Opened(identity, ledger, self._opened_ms)
             return ledger
 
     def _waited_in_vain(self, identity: WriteIdentity, task: int) -> ReplayMismatchError:
@@ -497,18 +523,21 @@ class SinkTask:
             f" few cores to run them all simultaneously; {hint}"
         )
 
-    def _peek(self, identity: WriteIdentity, ask: Peek) -> bytes:
+    def _peek(self, identity: WriteIdentity, ask: Peek) -> Answer:
         try:
             return self._claim(identity, Claim(ask.name, b"", round_=ask.round_))
         except ProducerFencedError:
-            return b""
+            return Answer()
 
-    def _claim(self, identity: WriteIdentity, ask: Claim) -> bytes:
+    def _claim(self, identity: WriteIdentity, ask: Claim) -> Answer:
         epoch = identity.name_epoch(ask.round_)
-        found = self._cluster.run(lambda: self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces))
+        then = None
+        if ask.then is not None:
+            then = StampClaim(ask.then.name, identity.name_epoch(), ask.then.stamp, ask.then.replaces)
+        found = self._cluster.run(lambda: self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces, then=then))
         self._producer_ids[ask.name] = found.producer_id
         self._opened_ms = self._opened_ms or found.time_ms
-        return found.stamp
+        return Answer(found.stamp, found.then)
 
 
 def writer_of(identity: WriteIdentity) -> Writer:

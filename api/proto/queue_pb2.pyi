@@ -306,32 +306,56 @@ class DataHello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
 
 class InitProducerRequest(_message.Message):
-    __slots__ = ("name", "epoch", "metadata_revision", "stamp", "replaces")
+    __slots__ = ("name", "epoch", "metadata_revision", "stamp", "replaces", "then")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
+    THEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
     metadata_revision: int
     stamp: bytes
     replaces: bytes
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., stamp: _Optional[bytes] = ..., replaces: _Optional[bytes] = ...) -> None: ...
+    then: StampClaim
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., stamp: _Optional[bytes] = ..., replaces: _Optional[bytes] = ..., then: _Optional[_Union[StampClaim, _Mapping]] = ...) -> None: ...
+
+class StampClaim(_message.Message):
+    __slots__ = ("name", "epoch", "stamp", "replaces")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STAMP_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    epoch: int
+    stamp: bytes
+    replaces: bytes
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ..., replaces: _Optional[bytes] = ...) -> None: ...
 
 class InitProducerResponse(_message.Message):
-    __slots__ = ("producer_id", "epoch", "stamp", "metadata_revision", "time_ms")
+    __slots__ = ("producer_id", "epoch", "stamp", "metadata_revision", "time_ms", "then")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    THEN_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     epoch: int
     stamp: bytes
     metadata_revision: int
     time_ms: int
-    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ..., metadata_revision: _Optional[int] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    then: ClaimedStamp
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ..., metadata_revision: _Optional[int] = ..., time_ms: _Optional[int] = ..., then: _Optional[_Union[ClaimedStamp, _Mapping]] = ...) -> None: ...
+
+class ClaimedStamp(_message.Message):
+    __slots__ = ("stamp", "error")
+    STAMP_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    stamp: bytes
+    error: ErrorDetail
+    def __init__(self, stamp: _Optional[bytes] = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class FenceProducerRequest(_message.Message):
     __slots__ = ("producer_id", "epoch", "metadata_revision")

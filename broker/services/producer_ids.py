@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.replica.commands import refused
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
+from raftmq.fsm.feature_levels import SECOND_CLAIM_LEVEL
 from raftmq.fsm.metadata_commands import (
     AllocateProducerIds,
     Done,
@@ -19,6 +22,7 @@ from raftmq.fsm.metadata_commands import (
     InitNamedProducer,
     ProducerIdBlock,
     ProducerInitialized,
+    StampClaim,
 )
 from raftmq.fsm.metadata_producers import FORGOTTEN_NAMES_MAX
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
@@ -55,6 +59,8 @@ class ProducerIds:
         """
         if request.HasField("replaces") and not request.HasField("epoch"):
             raise RequestError(pb.INVALID_ARGUMENT, "a request that replaces a stamp must name the epoch")
+        if request.HasField("then") and not request.HasField("epoch"):
+            raise RequestError(pb.INVALID_ARGUMENT, "a request with a second claim must name the epoch of the first")
         if request.stamp and not request.HasField("name"):
             raise RequestError(pb.INVALID_ARGUMENT, "only a producer with a name can have a stamp")
         if not request.HasField("name"):
@@ -62,13 +68,9 @@ class ProducerIds:
                 raise RequestError(pb.INVALID_ARGUMENT, "only a producer with a name can request an epoch")
             if self._ids_left:
                 return self._take()
-        elif not is_key_text(request.name):
-            raise RequestError(pb.INVALID_ARGUMENT, f"a producer's name must have 1 to {KEY_TEXT_BYTES_MAX} bytes")
-        elif request.name.startswith(RESERVED_PREFIX) and not call.is_forwarded:
-            raise RequestError(
-                pb.INVALID_ARGUMENT,
-                f"names of producers that begin with {RESERVED_PREFIX} are reserved for brokers, but the name is {request.name!r}",
-            )
+        else:
+            for name in (request.name, request.then.name) if request.HasField("then") else (request.name,):
+                _require_name(name, call)
         return await self._init_on_leader(request, call)
 
     async def broker_producer(self, name: str, call: Call) -> int:
@@ -118,14 +120,35 @@ class ProducerIds:
         epoch = request.epoch if request.HasField("epoch") else None
         replaces = request.replaces if request.HasField("replaces") else None
         command = InitNamedProducer(request.name, epoch, request.stamp, replaces)
-        result = await self.leader.execute(command, ProducerInitialized, call.deadline)
-        return pb.InitProducerResponse(
+        second = _second_claim(request)
+        if second is None:
+            result = await self.leader.execute(command, ProducerInitialized, call.deadline)
+        elif self._host.metadata.state_machine.feature_level >= SECOND_CLAIM_LEVEL:
+            both = msgspec.structs.replace(command, then=second)
+            result = await self.leader.execute(both, ProducerInitialized, call.deadline)
+        else:
+            result = await self._claim_both(command, second, call)
+        answer = pb.InitProducerResponse(
             producer_id=result.producer_id,
             epoch=result.epoch,
             stamp=result.stamp,
             metadata_revision=result.revision,
             time_ms=self._host.now_ms(),
         )
+        if isinstance(result.then, ProducerInitialized):
+            answer.then.stamp = result.then.stamp
+        elif result.then is not None:
+            answer.then.error.CopyFrom(refused(result.then).detail)
+        return answer
+
+    async def _claim_both(self, command: InitNamedProducer, second: StampClaim, call: Call) -> ProducerInitialized:
+        """Claim two stamps by two commands, in a cluster with a broker that does not know one for both."""
+        result = await self.leader.execute(command, ProducerInitialized, call.deadline)
+        if result.stamp != command.stamp:
+            return result
+        command = InitNamedProducer(second.name, second.epoch, second.stamp, second.replaces)
+        then = await self.leader.execute(command, ProducerInitialized, call.deadline)
+        return msgspec.structs.replace(result, then=then, revision=then.revision)
 
     async def _take_refilled(self, call: Call) -> pb.InitProducerResponse:
         async with self._refill:  # a thousand producers that start simultaneously need one block, not a thousand
@@ -135,3 +158,21 @@ class ProducerIds:
                 )
                 self._next_id, self._ids_left = block.first, block.count
             return self._take()
+
+
+def _require_name(name: str, call: Call) -> None:
+    """Raise INVALID_ARGUMENT if no producer may have the name, or if only brokers may have it and a client asks."""
+    if not is_key_text(name):
+        raise RequestError(pb.INVALID_ARGUMENT, f"a producer's name must have 1 to {KEY_TEXT_BYTES_MAX} bytes")
+    if name.startswith(RESERVED_PREFIX) and not call.is_forwarded:
+        raise RequestError(
+            pb.INVALID_ARGUMENT,
+            f"names of producers that begin with {RESERVED_PREFIX} are reserved for brokers, but the name is {name!r}",
+        )
+
+
+def _second_claim(request: pb.InitProducerRequest) -> StampClaim | None:
+    if not request.HasField("then"):
+        return None
+    then = request.then
+    return StampClaim(then.name, then.epoch, then.stamp, then.replaces if then.HasField("replaces") else None)

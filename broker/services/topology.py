@@ -18,7 +18,7 @@ from raftmq.broker.services.messages import node_message, partition_message, top
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import NodeView
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import GroupId
+from raftmq.types import METADATA_GROUP_ID, GroupId
 
 _DEFECT_SECONDS = 1.0
 """The pause after a comparison that failed because of a defect. The comparison is cheap and is repeated soon."""
@@ -204,9 +204,9 @@ class TopologyFeed:
         changed: Iterable[int] | None = leadership.changes.after(self._seen_leaders)
         self._seen_leaders = leadership.changes.version
         if changed is None:
-            changed = self._groups
+            changed = (METADATA_GROUP_ID, *self._groups)
         for group_id in sorted(new_groups.union(changed)):
-            if group_id not in self._groups:
+            if group_id not in self._groups and group_id != METADATA_GROUP_ID:
                 continue
             term, node_id = leadership.get(GroupId(group_id))
             if self._leaders.get(group_id) != (node_id, term):

@@ -36,6 +36,7 @@ from raftmq.errors import (
 )
 from raftmq.methods import DESCRIBE_TOPIC, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
+from raftmq.types import METADATA_GROUP_ID
 
 REFUSALS: Final = (WrongClusterError, UnsupportedVersionError, PermissionDeniedError)
 """Errors that waiting cannot cure. A client that meets only these at its start raises them instead of retrying."""
@@ -291,10 +292,11 @@ class Resolver:
         timeout_seconds: float,
         *,
         is_read: bool = False,
+        prefers_metadata_leader: bool = False,
     ) -> ResponseT:
         """Make a call that every broker can answer, on one that works.
 
-        Definite failures that are retriable are retried on other brokers until the time is over. A failure with an unknown outcome is retried
+        Calls that other brokers forward to the metadata leader may prefer it, which saves a hop. Definite failures that are retriable are retried on other brokers until the time is over. A failure with an unknown outcome is retried
         only if `is_read`.
 
         Raises:
@@ -307,7 +309,8 @@ class Resolver:
         answered: RaftMQError | None = None
         while True:
             self.check()
-            candidates = self._candidates()
+            leader = self.leader(METADATA_GROUP_ID) if prefers_metadata_leader else None
+            candidates = self._candidates(self.address(leader) if leader is not None else "")
             address = candidates[tried % len(candidates)]
             tried += 1
             remaining = max(deadline - loop.time(), 0.001)
@@ -434,7 +437,7 @@ class Resolver:
         if deleted or (update.is_full and is_newest):
             # Group ids are never reused. A table that is behind may lack a topic whose leaders' epochs must not be forgotten. The leaders of
             # the topics deleted last remain known: producers ask them, and learn that the topic was deleted.
-            existing = {group_id for info in self.topics.values() for group_id in info.group_ids}
+            existing = {METADATA_GROUP_ID, *(id_ for info in self.topics.values() for id_ in info.group_ids)}
             gone = [group_id for group_id in self._leaders if group_id not in existing][-settings.DELETED_LEADERS_MAX :]
             there = [group_id for group_id in self._leaders if group_id in existing]
             self._leaders = {group_id: self._leaders[group_id] for group_id in (*gone, *there)}
@@ -505,9 +508,9 @@ class Resolver:
         for listener in self._listeners:
             listener()
 
-    def _candidates(self) -> list[str]:
-        """Return the addresses to ask, the watched one first, without duplicates."""
-        known = dict.fromkeys((self._watch_address, *self._broker_addresses.values(), *self.bootstrap_addresses))
+    def _candidates(self, first: str = "") -> list[str]:
+        """Return the addresses to ask, without duplicates: `first`, if there is one, then the watched one."""
+        known = dict.fromkeys((first, self._watch_address, *self._broker_addresses.values(), *self.bootstrap_addresses))
         return [address for address in known if address and address not in self._refused]
 
     def _on_crash(self, error: BaseException) -> None:

@@ -60,7 +60,9 @@ class ProducerName:
         if self._name is not None:
             request.stamp = self._resolver.rng.randbytes(16)  # by which the cluster recognizes a repeated request
         # A second registration only wastes an anonymous id, so an unknown outcome is no reason to give up.
-        answer = await self._resolver.call_any(INIT_PRODUCER, request, timeout_seconds, is_read=True)
+        answer = await self._resolver.call_any(
+            INIT_PRODUCER, request, timeout_seconds, is_read=True, prefers_metadata_leader=True
+        )
         if self._name is None:
             return ProducerIdentity(answer.producer_id, answer.epoch)
         if answer.epoch >> (64 - settings.OWN_EPOCH_BITS):
@@ -84,7 +86,9 @@ class ProducerName:
         deadline = loop.time() + timeout_seconds
         request = self._request()
         request.epoch = epoch
-        answer = await self._resolver.call_any(INIT_PRODUCER, request, timeout_seconds, is_read=True)
+        answer = await self._resolver.call_any(
+            INIT_PRODUCER, request, timeout_seconds, is_read=True, prefers_metadata_leader=True
+        )
         self.resume(answer.producer_id, epoch)
         await self._fence_predecessors(ProducerIdentity(answer.producer_id, epoch), answer.metadata_revision, deadline)
         return answer.producer_id
@@ -149,7 +153,7 @@ class ProducerName:
             request.epoch = self._epoch
             try:
                 answer = await self._resolver.call_any(
-                    INIT_PRODUCER, request, self._request_timeout_seconds, is_read=True
+                    INIT_PRODUCER, request, self._request_timeout_seconds, is_read=True, prefers_metadata_leader=True
                 )
             except ProducerFencedError as error:
                 on_fenced(error)

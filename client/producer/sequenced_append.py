@@ -42,6 +42,15 @@ LEADER_WAIT_SECONDS: Final = 1.0
 """The wait for a change of the topology when there is no leader."""
 
 
+class StampClaim(NamedTuple):
+    """Ask for a stamp of an epoch of another name, as `SequencedAppender.claim` does."""
+
+    name: str
+    epoch: int
+    stamp: bytes
+    replaces: bytes | None = None
+
+
 class NamedEpoch(NamedTuple):
     """The cluster's answer about a producer name."""
 
@@ -51,6 +60,8 @@ class NamedEpoch(NamedTuple):
     """The epoch's current stamp: the requested one, or one that another caller wrote before."""
     time_ms: int = 0
     """Milliseconds since 1970 by a broker's clock when it answered. Clocks of brokers differ by some seconds. 0: an older broker."""
+    then: bytes | None = None
+    """The current stamp of the second claim. None: it was not executed."""
 
 
 class SequencedAppender:
@@ -76,28 +87,48 @@ class SequencedAppender:
     async def anonymous_id(self) -> int:
         """Get a producer id that nobody else has. Its epoch is 0."""
         request = pb.InitProducerRequest(metadata_revision=self._resolver.metadata_revision)
-        answer = await self._resolver.call_any(INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True)
+        answer = await self._resolver.call_any(
+            INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True, prefers_metadata_leader=True
+        )
         return answer.producer_id
 
-    async def claim(self, name: str, epoch: int, stamp: bytes = b"", replaces: bytes | None = None) -> NamedEpoch:
+    async def claim(
+        self,
+        name: str,
+        epoch: int,
+        stamp: bytes = b"",
+        replaces: bytes | None = None,
+        *,
+        then: StampClaim | None = None,
+    ) -> NamedEpoch:
         """Join an epoch of a name, and agree on its stamp with all other callers that join it.
 
         The first caller writes the stamp. After that it changes only for a caller whose `replaces` equals the current stamp. So the `stamp`
         of the answer is the caller's own if it was the first, if its replacement succeeded, or if another caller wrote the same bytes. The
         call may be repeated without harm.
 
+        If the answer's stamp is the caller's own, `then` is claimed in the same step. Brokers before 2026-11-27 do not claim it.
+
         Raises:
-            ProducerFencedError: the name is at a later epoch.
+            ProducerFencedError: the name, or the one of `then`, is at a later epoch. In the second case the first stamp was claimed.
             TooManyProducersError: the cluster already has the maximum number of names.
             RaftMQError: as for `Resolver.call_any`. The stamp may have been written.
         """
         request = pb.InitProducerRequest(
             name=name, epoch=epoch, metadata_revision=self._resolver.metadata_revision, stamp=stamp, replaces=replaces
         )
-        answer = await self._resolver.call_any(INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True)
+        if then is not None:
+            second = pb.StampClaim(name=then.name, epoch=then.epoch, stamp=then.stamp, replaces=then.replaces)
+            request.then.CopyFrom(second)
+        answer = await self._resolver.call_any(
+            INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True, prefers_metadata_leader=True
+        )
         # A stamp may describe topics. A later lookup on a broker that lags behind the stamp waits for this revision.
         self._resolver.record_revision(answer.metadata_revision)
-        return NamedEpoch(answer.producer_id, answer.epoch, answer.stamp, answer.time_ms)
+        if answer.then.HasField("error"):
+            raise error_from_detail(answer.then.error)
+        claimed = answer.then.stamp if answer.HasField("then") else None
+        return NamedEpoch(answer.producer_id, answer.epoch, answer.stamp, answer.time_ms, claimed)
 
     async def append(self, topic: TopicInfo, partition: int, batches: Sequence[bytes]) -> list[int]:
         """Append sealed batches of one producer to a partition, in order. Returns when all are on disk on a majority.

@@ -728,6 +728,28 @@ def test_an_epochs_stamp_is_replaced_only_by_a_producer_that_knows_it(cluster: C
     assert cluster.code(mc.InitNamedProducer("p", 4, bytes(4097))) == codes.INVALID_ARGUMENT
 
 
+def test_a_second_stamp_is_claimed_only_by_the_one_who_has_the_first(cluster: Cluster) -> None:
+    def claimed(stamp: bytes, then: mc.StampClaim) -> tuple[bytes, bytes | int | None]:
+        result = cluster.run(mc.InitNamedProducer("task", 1, stamp, then=then))
+        assert isinstance(result, mc.ProducerInitialized)
+        second = result.then
+        if second is None:
+            return result.stamp, None
+        return result.stamp, second.code if isinstance(second, mc.Rejected) else second.stamp
+
+    assert claimed(b"mine", mc.StampClaim("all", 1, b"1")) == (b"mine", b"1")
+    assert claimed(b"other", mc.StampClaim("all", 1, b"2", b"1")) == (b"mine", None)
+    assert claimed(b"mine", mc.StampClaim("all", 1, b"2", b"0")) == (b"mine", b"1")
+    assert claimed(b"mine", mc.StampClaim("all", 1, b"2", b"1")) == (b"mine", b"2")
+    assert claimed(b"mine", mc.StampClaim("all", 1, b"2", b"1")) == (b"mine", b"2"), "repeated after a lost answer"
+    assert claimed(b"mine", mc.StampClaim("all", 0, b"3", b"2")) == (b"mine", codes.PRODUCER_FENCED)
+    assert claimed(b"mine", mc.StampClaim("", 1)) == (b"mine", codes.INVALID_ARGUMENT)
+    assert cluster.code(mc.InitNamedProducer("task", 0, b"mine", then=mc.StampClaim("all", 1, b"4", b"2"))) == (
+        codes.PRODUCER_FENCED
+    )
+    assert claimed(b"mine", mc.StampClaim("all", 1)) == (b"mine", b"2")
+
+
 def test_a_name_expires_14_days_after_its_last_use(cluster: Cluster) -> None:
     used_id, _ = named(cluster, "used", 5)
     idle_id, _ = named(cluster, "idle", 5)

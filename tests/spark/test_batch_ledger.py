@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TypeVar
@@ -19,6 +19,7 @@ from raftmq.spark.batch_ledger import (
     ROUNDS_PER_GENERATION,
     ROW_DIGESTS,
     TASKS_MAX,
+    Answer,
     Ask,
     BatchLedger,
     Claim,
@@ -37,28 +38,37 @@ T = TypeVar("T")
 
 
 class Stamps:
-    """The part of the cluster: a stamp per name, changed by compare and swap."""
+    """The part of the cluster: a stamp per name, changed by compare and swap. `makes_entries`: it is no older version."""
 
-    def __init__(self) -> None:
+    def __init__(self, makes_entries: Callable[[], bool] = lambda: True) -> None:
         self.by_name: dict[str, bytes] = {}
         self.rounds: dict[str, int] = {}
+        self._makes_entries = makes_entries
 
-    def answer(self, ask: Ask) -> bytes:
+    def answer(self, ask: Ask) -> Answer:
         if isinstance(ask, Pause):
-            return b""
+            return Answer()
         if isinstance(ask, Peek):
-            return self.by_name.get(ask.name, b"") if ask.round_ == self.rounds.get(ask.name, 0) else b""
+            return Answer(self.by_name.get(ask.name, b"") if ask.round_ == self.rounds.get(ask.name, 0) else b"")
         if ask.round_ > self.rounds.get(ask.name, 0):
             self.rounds[ask.name] = ask.round_
             self.by_name.pop(ask.name, None)
         elif ask.round_ < self.rounds.get(ask.name, 0):
             raise SupersededError("the name is in a later round")
-        known = self.by_name.get(ask.name)
-        if known is None or ask.replaces == known:
-            self.by_name[ask.name] = ask.stamp
-        return self.by_name[ask.name]
+        stamp = self._changed(ask.name, ask.stamp, ask.replaces)
+        if ask.then is None or not self._makes_entries() or not self.permits_entry(stamp, ask):
+            return Answer(stamp)
+        return Answer(stamp, self._changed(*ask.then))
 
-    def run(self, steps: Generator[Ask, bytes, T]) -> T:
+    def permits_entry(self, stamp: bytes, ask: Claim) -> bool:
+        return stamp == ask.stamp
+
+    def _changed(self, name: str, stamp: bytes, replaces: bytes | None) -> bytes:
+        if name not in self.by_name or replaces == self.by_name[name]:
+            self.by_name[name] = stamp
+        return self.by_name[name]
+
+    def run(self, steps: Generator[Ask, Answer, T]) -> T:
         try:
             ask = next(steps)
             while True:
@@ -98,11 +108,17 @@ def test_in_the_first_run_no_task_waits():
     assert ledger.missing(10) == []
 
 
-def test_a_task_whose_ledger_another_task_has_changed_claims_its_rows_once():
-    stamps, asked = Stamps(), []
+@pytest.mark.parametrize(
+    ("is_changed", "makes_entries", "calls"), [(True, True, 2), (True, False, 3), (False, True, 1), (False, False, 2)]
+)
+def test_a_task_claims_its_rows_once_and_enters_at_once_if_no_other_task_has_changed_the_ledger(
+    is_changed, makes_entries, calls
+):
+    stamps, asked = Stamps(lambda: makes_entries), []
     identity = WriteIdentity("q", 0, 10)
     opened = stamps.run(open_batch(identity, {}))
-    enter(stamps, 10, 3, [3])
+    if is_changed:
+        enter(stamps, 10, 3, [3])
     steps = enter_batch(identity, 5, digest([5]), opened)
     with pytest.raises(StopIteration) as end:
         ask = next(steps)
@@ -110,8 +126,9 @@ def test_a_task_whose_ledger_another_task_has_changed_claims_its_rows_once():
             assert isinstance(ask, Claim)
             asked.append(ask.name)
             ask = steps.send(stamps.answer(ask))
-    assert end.value.value == BatchLedger((10,), written=0b101000, proved=0b101000)
-    assert asked == [identity.task_name(5), identity.ledger_name, identity.ledger_name]
+    tasks = 0b101000 if is_changed else 0b100000
+    assert end.value.value == BatchLedger((10,), written=tasks, proved=tasks)
+    assert asked == [identity.task_name(5), identity.ledger_name, identity.ledger_name][:calls]
 
 
 def test_the_first_opener_of_a_batch_fixes_its_partition_counts():
@@ -237,7 +254,7 @@ def test_the_first_task_that_enters_says_since_when_there_may_be_rows():
 
 def test_a_claim_of_a_task_that_never_entered_does_not_bind_later_attempts():
     """Its process died between the two steps. Copies within one attempt are bound, because the other copy may be about to enter."""
-    stamps = Stamps()
+    stamps = Stamps(makes_entries=lambda: False)
     identity = WriteIdentity("q", 0, 1)
     steps = enter_batch(identity, 0, digest([1]), stamps.run(open_batch(identity, {})))
     ask = next(steps)
@@ -290,9 +307,12 @@ class Log:
 
 
 class Task:
-    """One run of one task in single steps: it enters the ledger, reads back earlier rounds, then writes its rows one by one."""
+    """One run of one task in single steps: it enters the ledger, reads back earlier rounds, then writes its rows one by one.
 
-    def __init__(self, attempt: int, task: int, rows: list[int], *, finishes: bool) -> None:
+    `latest` is the ledger as the tasks of its process know it, or empty.
+    """
+
+    def __init__(self, attempt: int, task: int, rows: list[int], latest: list[BatchLedger], *, finishes: bool) -> None:
         self.task = task
         self.rows = rows
         self.is_done = False
@@ -302,15 +322,17 @@ class Task:
         self._ask: Ask | None = None
         self._round = self._first_round = 0
         self._left: list[tuple[int, int]] | None = None
+        self._latest = latest
 
-    def _enter(self, identity: WriteIdentity) -> Generator[Ask, bytes, None]:
-        ledger = yield from open_batch(identity, {})
+    def _enter(self, identity: WriteIdentity) -> Generator[Ask, Answer, None]:
+        ledger = self._latest[0] if self._latest else (yield from open_batch(identity, {}))
         if ledger.old and not ledger.is_fenced:
             for task in ledger.old_tasks:
                 yield Claim(identity.task_name(task), b"", round_=ledger.first_round)
             ledger = yield from mark_fenced(identity, ledger)
         self._first_round = ledger.first_round
         ledger = yield from enter_batch(identity, self.task, digest(self.rows), ledger)
+        self._latest[:] = [ledger]
         self._round = ledger.round_of(self.task)
 
     def step(self, stamps: Stamps, log: Log) -> None:
@@ -337,16 +359,11 @@ class Task:
         self.is_done = not self._left
 
 
-@given(
-    row_count=st.integers(1, 12),
-    runs=st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.booleans()), min_size=1, max_size=5),
-    seed=st.integers(0, 2**32),
-)
-@settings(max_examples=300)
-def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, runs, seed):
-    """Each run divides the same rows among tasks and copies of tasks. Its driver dies after some steps, and its tasks may live on."""
-    source = random.Random(seed)
-    stamps = Stamps()
+def run_series(stamps: Stamps, row_count: int, runs: list[tuple[int, bool, bool]], source: random.Random) -> None:
+    """Run a batch several times. Each run divides the same rows among tasks and copies of tasks in two processes.
+
+    A run's driver dies after some steps, and its tasks may live on.
+    """
     log = Log()
     alive: list[Task] = []
     for attempt, (count, is_striped, finishes) in enumerate(runs, 1):
@@ -357,9 +374,14 @@ def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, run
         for of_task in rows:
             if source.random() < 0.3:
                 source.shuffle(of_task)
-        tasks = [Task(attempt, task, rows[task], finishes=finishes) for task in range(count) if rows[task]]
+        processes: list[list[BatchLedger]] = [[], []]
+        tasks = [
+            Task(attempt, task, rows[task], source.choice(processes), finishes=finishes)
+            for task in range(count)
+            if rows[task]
+        ]
         copies = [
-            Task(attempt, task.task, task.rows[:: source.choice((1, -1))], finishes=finishes)
+            Task(attempt, task.task, task.rows[:: source.choice((1, -1))], source.choice(processes), finishes=finishes)
             for task in tasks
             if source.random() < 0.3
         ]
@@ -375,6 +397,26 @@ def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, run
         assert len(found) == len(set(found))
         if all(any(t.is_done for t in [*tasks, *copies] if t.task == task.task) for task in tasks):
             assert set(found) == set(range(row_count))
+
+
+RUNS = st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.booleans()), min_size=1, max_size=5)
+
+
+@given(row_count=st.integers(1, 12), runs=RUNS, seed=st.integers(0, 2**32))
+@settings(max_examples=300)
+def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, runs, seed):
+    source = random.Random(seed)
+    run_series(Stamps(lambda: source.random() < 0.8), row_count, runs, source)
+
+
+def test_a_cluster_that_enters_tasks_whose_claims_failed_is_found():
+    class Careless(Stamps):
+        def permits_entry(self, stamp: bytes, ask: Claim) -> bool:
+            return True
+
+    with pytest.raises(AssertionError):
+        for seed in range(2000):
+            run_series(Careless(), 6, [(2, False, False), (3, True, False), (2, False, False)], random.Random(seed))
 
 
 def test_a_batch_whose_tasks_claimed_digests_of_another_version_begins_a_generation():

@@ -50,3 +50,52 @@ async def test_marks_of_spark_are_removed_only_by_a_prefix_that_names_them():
         for prefix, count in (("", 1), ("spark-", 0), ("spark-batches/8", 0), ("spark-batches/", 1)):
             found = await forget(pb.ForgetProducerNamesRequest(prefix=prefix), node.call())
             assert found.forgotten_count == count, prefix
+
+
+@pytest.mark.parametrize("has_new_level", [True, False])
+async def test_a_second_stamp_is_claimed_with_the_first_at_every_feature_level(has_new_level):
+    async with running() as node:
+        await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
+        if has_new_level:
+            await node.feature_levels.raise_feature_level(pb.RaiseFeatureLevelRequest(), node.call())
+
+        async def claim(stamp: bytes, then: pb.StampClaim) -> pb.InitProducerResponse:
+            request = pb.InitProducerRequest(name="task", epoch=1, stamp=stamp, then=then)
+            return await node.producer_ids.init_producer(request, node.call())
+
+        before = node.metadata.state_machine.revision
+        first = await claim(b"mine", pb.StampClaim(name="all", epoch=1, stamp=b"1"))
+        assert (first.stamp, first.then.stamp) == (b"mine", b"1")
+        assert first.metadata_revision == before + (1 if has_new_level else 2)
+        again = await claim(b"mine", pb.StampClaim(name="all", epoch=1, stamp=b"2", replaces=b"1"))
+        assert again.then.stamp == b"2"
+        lost = await claim(b"other", pb.StampClaim(name="all", epoch=1, stamp=b"3", replaces=b"2"))
+        assert (lost.stamp, lost.HasField("then")) == (b"mine", False)
+        fenced = pb.StampClaim(name="all", epoch=0)
+        if has_new_level:
+            answer = await claim(b"mine", fenced)
+            assert (answer.stamp, answer.then.error.code) == (b"mine", pb.PRODUCER_FENCED)
+        else:
+            with pytest.raises(RequestError) as refused:
+                await claim(b"mine", fenced)
+            assert refused.value.code == pb.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pb.InitProducerRequest(name="task", then=pb.StampClaim(name="all")),
+        pb.InitProducerRequest(then=pb.StampClaim(name="all")),
+        pb.InitProducerRequest(name="task", epoch=1, then=pb.StampClaim(name="")),
+        pb.InitProducerRequest(name="task", epoch=1, then=pb.StampClaim(name="~copies")),
+        pb.InitProducerRequest(name="task", epoch=1, then=pb.StampClaim(name="n" * 250)),
+    ],
+)
+async def test_a_second_claim_that_no_client_may_make_is_refused_before_the_first_is_made(request_):
+    async with running() as node:
+        await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
+        before = node.metadata.state_machine.revision
+        with pytest.raises(RequestError) as refused:
+            await node.producer_ids.init_producer(request_, node.call())
+        assert refused.value.code == pb.INVALID_ARGUMENT
+        assert node.metadata.state_machine.revision == before

@@ -10,7 +10,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services import topology
 from raftmq.fsm.metadata_commands import CreateTopic, DeleteTopic, PartitionPlan, RemoveReplica, SetReplicas
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import GroupId, NodeId, Term
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 
 from tests.support.broker.harness import CLUSTER_ID, running
 
@@ -28,8 +28,9 @@ async def test_the_full_table_comes_first_and_then_only_changes():
         assert full.has_brokers
         assert full.cluster_id == CLUSTER_ID
         assert [t.name for t in full.topics] == ["a"]
+        groups = [METADATA_GROUP_ID, *(p.group_id for p in first.partitions)]
         assert {(leader.group_id, leader.broker_id) for leader in full.leaders} == {
-            (p.group_id, 1) for p in first.partitions
+            (group_id, 1) for group_id in groups
         }
         second = await node.topic("b")
         update = await _next(watch)
@@ -147,7 +148,7 @@ async def test_watchers_get_the_full_table_after_a_comparison_that_failed_halfwa
         feed.advance()
         assert feed.after(number) is None
         assert [topic.name for topic in feed.full().topics] == ["a", "b"]
-        assert len(feed.full().leaders) == 2
+        assert [leader.group_id for leader in feed.full().leaders] == [METADATA_GROUP_ID, 1, 2]
 
 
 def fail(*_: object) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from raftmq import errors
@@ -18,6 +19,7 @@ from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
 from raftmq.methods import DESCRIBE_CLUSTER, POLL
 from raftmq.proto import queue_pb2 as pb
+from raftmq.types import METADATA_GROUP_ID
 
 from tests.support.client.fake_broker import FakeBroker, FakeCluster, topic_message
 
@@ -32,6 +34,10 @@ async def wait_until(resolver: Resolver, condition) -> None:
     async with asyncio.timeout(10):
         while not condition():
             await resolver.wait_change(1)
+
+
+def knows_leader(resolver: Resolver, leader: Leader) -> bool:
+    return resolver.leader(METADATA_GROUP_ID) == leader
 
 
 async def test_the_topology_is_followed(cluster: FakeCluster):
@@ -236,6 +242,33 @@ async def test_the_answer_of_a_broker_is_not_hidden_by_one_that_is_down(cluster:
     await resolver.close()
 
 
+async def test_a_call_that_prefers_the_metadata_leader_goes_there_first_and_elsewhere_if_it_fails(cluster: FakeCluster):
+    resolver = await started(cluster)
+    asked: list[str] = []
+
+    class Failing:
+        def __init__(self, address: str) -> None:
+            self.address = address
+
+        async def call(self, *_: object) -> object:
+            asked.append(self.address)
+            raise errors.UnreachableError("connection refused")
+
+        async def close(self) -> None: ...
+
+    addresses = {broker.broker_id: broker.address for broker in cluster.brokers.values()}
+    for epoch, leader in enumerate((2, 1, 2), 2):
+        cluster.metadata_leader = pb.PartitionLeader(group_id=METADATA_GROUP_ID, broker_id=leader, leader_epoch=epoch)
+        cluster.changed()
+        await wait_until(resolver, partial(knows_leader, resolver, Leader(leader, epoch)))
+        resolver._connections |= {address: Failing(address) for address in addresses.values()}  # type: ignore[misc]
+        asked.clear()
+        with pytest.raises(errors.UnreachableError):
+            await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 0.05, prefers_metadata_leader=True)
+        assert asked[:2] == [addresses[leader], addresses[3 - leader]]
+    await resolver.close()
+
+
 async def test_one_connection_per_node(cluster: FakeCluster):
     resolver = await started(cluster)
     assert resolver.connection(resolver.address(Leader(1, 1))) is resolver.connection(cluster.brokers[1].address)
@@ -323,9 +356,9 @@ async def test_only_the_latest_deleted_leaders_are_remembered(cluster: FakeClust
         last = set((await resolver.topic(name, 5)).group_ids)
         cluster.delete_topic(name)
     await wait_until(resolver, lambda: set(resolver.topics) == {"stays"})
-    groups = [info.group_ids for info in resolver.topics.values()]
+    groups = [(METADATA_GROUP_ID,), *(info.group_ids for info in resolver.topics.values())]
     assert resolver._leaders.keys() - {group_id for ids in groups for group_id in ids} == last
-    assert len(resolver._leaders) == 2 + 4
+    assert len(resolver._leaders) == 1 + 2 + 4
     await resolver.close()
 
 
@@ -343,7 +376,9 @@ async def test_deleted_topics_lose_their_leaders_but_an_older_table_removes_noth
     deletion = pb.TopologyUpdate(metadata_revision=99, deleted_topic_ids=[info.topic_id])
     resolver._apply(deletion, "here:9400")
     assert resolver.topics == {}
-    assert resolver._leaders == {group_id: Leader(1, 1)}, "who writes there asks it, and hears that the topic is gone"
+    known = resolver._leaders.keys() - {METADATA_GROUP_ID}
+    assert known == {group_id}, "who writes there asks its leader, and hears that the topic is gone"
+    assert resolver.leader(METADATA_GROUP_ID) == resolver.leader(group_id) == Leader(1, 1)
     await resolver.close()
 
 

@@ -10,7 +10,7 @@ from raftmq.client.codec.batch import decode_records, encode_body
 from raftmq.client.codec.queue_batch import encode_messages
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.transport import GrpcTransport
-from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender, tail_of
+from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender, StampClaim, tail_of
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, detail
@@ -176,6 +176,16 @@ async def test_all_claims_of_a_named_epoch_get_the_same_stamp(cluster, resolver)
         await appender.claim("job", 3)
     one, two = await asyncio.gather(appender.anonymous_id(), appender.anonymous_id())
     assert one != two
+
+
+async def test_a_second_claim_is_made_only_with_the_first(cluster, resolver):
+    appender = SequencedAppender(resolver)
+    assert (await appender.claim("task", 4, b"mine", then=StampClaim("all", 4, b"1"))).then == b"1"
+    assert (await appender.claim("task", 4, b"mine", then=StampClaim("all", 4, b"2", b"1"))).then == b"2"
+    lost = await appender.claim("task", 4, b"other", then=StampClaim("all", 4, b"3", b"2"))
+    assert (lost.stamp, lost.then) == (b"mine", None)
+    with pytest.raises(errors.ProducerFencedError):
+        await appender.claim("task", 4, b"mine", then=StampClaim("all", 3, b"4"))
 
 
 async def test_a_lookup_after_a_claim_is_not_older_than_the_claim(cluster, resolver):

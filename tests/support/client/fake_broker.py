@@ -195,6 +195,7 @@ class FakeCluster:
         self.knows_timestamps = True
         """Whether the brokers search for records by their own timestamps. Older ones know append times only."""
         self.revision = 1
+        self.metadata_leader = pb.PartitionLeader(group_id=0, broker_id=1, leader_epoch=1)
         self.is_unconfirmed = False
         self.feature_level = 1
         self.topics: dict[str, FakeTopic] = {}
@@ -369,9 +370,12 @@ class FakeCluster:
 
     def leaders(self) -> list[pb.PartitionLeader]:
         return [
-            pb.PartitionLeader(group_id=p.group_id, broker_id=p.leader, leader_epoch=p.leader_epoch)
-            for topic in self.topics.values()
-            for p in topic.partitions
+            self.metadata_leader,
+            *(
+                pb.PartitionLeader(group_id=p.group_id, broker_id=p.leader, leader_epoch=p.leader_epoch)
+                for topic in self.topics.values()
+                for p in topic.partitions
+            ),
         ]
 
     def next_producer_id(self) -> int:
@@ -439,18 +443,33 @@ class FakeBroker(
     async def InitProducer(self, request, context):
         if not request.HasField("name"):
             return pb.InitProducerResponse(producer_id=self.cluster.next_producer_id(), epoch=0)
+        claimed = self.claim(request, request.epoch if request.HasField("epoch") else None)
+        if claimed is None:
+            await abort(context, detail(pb.PRODUCER_FENCED))
+            return None
+        producer_id, epoch, stamp = claimed
+        answer = pb.InitProducerResponse(
+            producer_id=producer_id, epoch=epoch, stamp=stamp, metadata_revision=self.cluster.revision
+        )
+        if request.HasField("then") and stamp == request.stamp:
+            second = self.claim(request.then, request.then.epoch)
+            if second is None:
+                answer.then.error.CopyFrom(detail(pb.PRODUCER_FENCED))
+            else:
+                answer.then.stamp = second[2]
+        return answer
+
+    def claim(self, request, wanted: int | None) -> tuple[int, int, bytes] | None:
         names = self.cluster.names
         producer_id, epoch, stamp = names.get(request.name) or (self.cluster.next_producer_id(), -1, b"")
         is_repeated = bool(request.stamp) and request.stamp == stamp
-        wanted = request.epoch if request.HasField("epoch") else epoch + (not is_repeated)
+        wanted = epoch + (not is_repeated) if wanted is None else wanted
         if wanted < epoch:
-            await abort(context, detail(pb.PRODUCER_FENCED))
+            return None
         if wanted > epoch or (request.HasField("replaces") and request.replaces == stamp):
             stamp = request.stamp
         names[request.name] = (producer_id, wanted, stamp)
-        return pb.InitProducerResponse(
-            producer_id=producer_id, epoch=wanted, stamp=stamp, metadata_revision=self.cluster.revision
-        )
+        return names[request.name]
 
     async def FenceProducer(self, request, context):
         cluster = self.cluster
@@ -749,7 +768,7 @@ class FakeBroker(
         return pb.DescribeClusterResponse(
             cluster_id=self.cluster.cluster_id,
             answering_broker_id=self.broker_id,
-            metadata_leader_broker_id=1,
+            metadata_leader_broker_id=self.cluster.metadata_leader.broker_id,
             metadata_revision=0 if is_late else self.cluster.revision,
             brokers=brokers,
             topic_count=len(self.cluster.topics),

@@ -328,8 +328,11 @@ class Owner:
     def broker_addresses(self) -> list[str]:
         return []
 
-    async def call_any(self, _: object, request: Any, __: float, *, is_read: bool) -> Any:
+    async def call_any(
+        self, _: object, request: Any, __: float, *, is_read: bool, prefers_metadata_leader: bool
+    ) -> Any:
         assert is_read
+        assert prefers_metadata_leader
         answer = await self.world.reach(lambda: self.world.serve(request))
         if isinstance(answer, Exception):
             raise answer

@@ -126,6 +126,13 @@ def metadata_command(rng: random.Random, index: int) -> mc.MetadataCommand:
         lambda: mc.InitNamedProducer(
             f"p{rng.randint(1, 4)}", rng.randint(0, 5), rng.randbytes(rng.randint(0, 2)), rng.choice([None, b"", b"\0"])
         ),
+        lambda: mc.InitNamedProducer(
+            f"p{rng.randint(1, 4)}",
+            rng.randint(0, 5),
+            rng.randbytes(rng.randint(0, 1)),
+            rng.choice([None, b""]),
+            mc.StampClaim(f"p{rng.randint(0, 4)}", rng.randint(0, 5), rng.randbytes(1), rng.choice([None, b""])),
+        ),
         lambda: mc.ForgetProducerNames(
             tuple(f"p{number}" for number in range(1, rng.randint(1, 5))), rng.choice([0, 2**60])
         ),
