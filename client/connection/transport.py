@@ -49,7 +49,7 @@ from raftmq.errors import (
     UnsupportedVersionError,
     WrongClusterError,
 )
-from raftmq.frames import DATA_METHODS, STREAMS_MAX
+from raftmq.frames import STREAMS_MAX
 from raftmq.methods import (
     APPEND,
     APPEND_STREAM,
@@ -87,6 +87,10 @@ class Connection(Protocol):
 
     def poll(self, request: pb.PollRequest, timeout_seconds: float, on_outcome: OnPolled) -> PendingPoll:
         """Send a poll without waiting. Raises a `RaftMQError` if it cannot be sent."""
+        ...
+
+    async def append(self, request: SerializedAppend, timeout_seconds: float) -> pb.AppendResponse:
+        """Make one append without a stream. Raises a `RaftMQError`."""
         ...
 
     def append_stream(self, on_response: OnResponse, on_end: OnEnd, on_writable: Callable[[], None]) -> AppendStream:
@@ -264,16 +268,12 @@ class GrpcConnection:
     ) -> ResponseT:
         """Make one unary call. Cancelling it cancels the call at the broker."""
         self._check_open()
-        is_carried = method is POLL or method is APPEND
-        if is_carried:
+        if method is POLL:
             deadline = asyncio.get_running_loop().time() + timeout_seconds
-            connection = await self._wait_data_connection(DATA_METHODS.index(method), timeout_seconds)
+            connection = await self._wait_data_connection(POLL_NUMBER, timeout_seconds)
             timeout_seconds = deadline - asyncio.get_running_loop().time()
             if connection is not None:
-                body = request.SerializeToString()
-                if method is APPEND and self._tracing is not None:  # fields that follow are added to a message
-                    body += pb.AppendRequest(trace_contexts=self._tracing.active_context()).SerializeToString()
-                return await self._call_over(connection, method, body, timeout_seconds)
+                return await self._call_over(connection, method, request.SerializeToString(), timeout_seconds)
         metadata = call_metadata(self.cluster_id)
         if self._tracing is not None and method is not POLL:  # a consumer reads ahead, for later callers
             metadata += self._tracing.call_metadata()
@@ -284,7 +284,7 @@ class GrpcConnection:
             return await call
         except grpc.aio.AioRpcError as error:
             failure = error_from_call(error, self._address)
-            if is_carried and isinstance(failure, BrokenConnectionError | UnreachableError):
+            if (method is POLL or method is APPEND) and isinstance(failure, BrokenConnectionError | UnreachableError):
                 port = self._shared.data_ports.get(self.cluster_id)
                 if port is not None:
                     port.on_broker_lost()
@@ -304,6 +304,19 @@ class GrpcConnection:
         self._poll_tasks.add(poll.task)
         poll.task.add_done_callback(self._poll_tasks.discard)
         return poll
+
+    async def append(self, request: SerializedAppend, timeout_seconds: float) -> pb.AppendResponse:
+        """Make one append without a stream. Cancelling it does not cancel it at the broker."""
+        self._check_open()
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        connection = await self._wait_data_connection(APPEND_NUMBER, timeout_seconds)
+        timeout_seconds = deadline - asyncio.get_running_loop().time()
+        if connection is None:
+            return await self.call(APPEND, pb.AppendRequest.FromString(request.body), timeout_seconds)
+        body = request.body
+        if self._tracing is not None:  # fields that follow are added to a message
+            body += pb.AppendRequest(trace_contexts=self._tracing.active_context()).SerializeToString()
+        return await self._call_over(connection, APPEND, body, timeout_seconds)
 
     async def _call_over(
         self,

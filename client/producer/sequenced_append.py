@@ -22,7 +22,9 @@ from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail, with_doubt
 from raftmq.client.codec.batch import decode_columns, encode_body
 from raftmq.client.codec.queue_batch import tail_of_messages
+from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.client.connection.resolver import Resolver, TopicInfo
+from raftmq.client.producer.append_request import PartitionBatches, serialize_append
 from raftmq.errors import (
     DeliveryTimeoutError,
     InvalidArgumentError,
@@ -35,7 +37,7 @@ from raftmq.errors import (
     SequenceOverlapError,
     UnknownPartitionError,
 )
-from raftmq.methods import APPEND, INIT_PRODUCER
+from raftmq.methods import INIT_PRODUCER
 from raftmq.proto import queue_pb2 as pb
 
 LEADER_WAIT_SECONDS: Final = 1.0
@@ -196,15 +198,12 @@ class SequencedAppender:
             return (), NoLeaderError(f"{topic.name}/{partition} has no leader")
         address = self._resolver.address(leader)
         seconds = max(min(remaining, self._request_timeout_seconds), settings.LAST_TRY_SECONDS)
-        request = pb.AppendRequest(
-            metadata_revision=self._resolver.metadata_revision,
-            timeout_ms=max(1, int(seconds * 1000)),
-            partitions=[pb.PartitionAppend(topic_id=topic.topic_id, partition=partition, batches=batches)],
-        )
+        timeout_ms = max(1, int(seconds * 1000))
+        parts = [PartitionBatches(topic.topic_id, partition, batches)]
+        body = serialize_append(0, self._resolver.metadata_revision, timeout_ms, parts)
+        request = SerializedAppend(0, timeout_ms, body)
         try:
-            response = await self._resolver.connection(address).call(
-                APPEND, request, seconds + settings.CLOSE_GRACE_SECONDS
-            )
+            response = await self._resolver.connection(address).append(request, seconds + settings.CLOSE_GRACE_SECONDS)
         except RaftMQError as error:
             if error.outcome is Outcome.UNKNOWN or error.retriable:
                 self._resolver.mark_suspect(address)

@@ -16,7 +16,7 @@ from raftmq.client.connection.transport import (
     error_from_rpc,
 )
 from raftmq.errors import BrokenConnectionError
-from raftmq.methods import APPEND_STREAM, POLL, POLL_STREAM, WATCH, RequestT, ResponseT, UnaryMethod
+from raftmq.methods import APPEND, APPEND_STREAM, POLL, POLL_STREAM, WATCH, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 from sim.cluster.rpc.channel import ClientCall, RpcChannel
@@ -63,6 +63,10 @@ class ClientConnection:
             raise error_from_call(error, self.address) from error
         answer: ResponseT = method.response_type.FromString(data)
         return answer
+
+    async def append(self, request: SerializedAppend, timeout_seconds: float) -> pb.AppendResponse:
+        """See `Connection`."""
+        return await self.call(APPEND, pb.AppendRequest.FromString(request.body), timeout_seconds)
 
     async def watch(self, request: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """See `Connection`."""

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from raftmq import errors
 from raftmq.client.base import settings
+from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER
 from raftmq.client.connection.transport import GrpcConnection
 from raftmq.frames import FrameType
-from raftmq.methods import APPEND, POLL
+from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, detail
@@ -58,7 +59,7 @@ async def test_an_append_goes_over_a_data_connection(
 ) -> None:
     topic = cluster.topics["t"]
     request = pb.AppendRequest(timeout_ms=5000, partitions=[pb.PartitionAppend(topic_id=topic.topic_id, partition=0)])
-    response = await connection.call(APPEND, request, 5)
+    response = await connection.append(SerializedAppend(0, 5000, request.SerializeToString()), 5)
     assert len(response.partitions) == 1
     (broker,) = port.connections
     assert [(method, body) for method, _, body in broker.calls] == [(APPEND_NUMBER, request.SerializeToString())]

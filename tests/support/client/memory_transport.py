@@ -14,7 +14,7 @@ from raftmq import errors
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.client.connection.pending_poll import OnPolled, PollTask
-from raftmq.methods import POLL
+from raftmq.methods import APPEND, POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeBroker, FakeCluster
@@ -72,6 +72,9 @@ class MemoryConnection:
         self._check()
         service = self._broker.queue if method.service.endswith(".Queue") else self._broker
         return await self._guarded(getattr(service, method.name)(request, _Context()), timeout_seconds)
+
+    async def append(self, request, timeout_seconds):
+        return await self.call(APPEND, pb.AppendRequest.FromString(request.body), timeout_seconds)
 
     async def watch(self, request) -> AsyncGenerator[pb.TopologyUpdate, None]:
         self._check()

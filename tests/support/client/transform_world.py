@@ -14,6 +14,7 @@ from typing import Any
 
 from raftmq.batch_header import parse_header
 from raftmq.client.codec.batch import decode_records
+from raftmq.client.connection.append_stream import SerializedAppend
 from raftmq.client.connection.resolver import Leader, TopicInfo
 from raftmq.client.producer.partitioner import crc32_partition
 from raftmq.client.producer.sequenced_append import SequencedAppender
@@ -29,6 +30,7 @@ from raftmq.fsm.metadata_producers import init_named_producer
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.producer_table import ProducerTable
 from raftmq.fsm.sequence_validator import Accept, Duplicate, Fenced, Gap, Overlap, SequenceValidator
+from raftmq.methods import APPEND
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import LogIndex, Record, TopicPartition
 
@@ -340,6 +342,9 @@ class Owner:
 
     async def call(self, _: object, request: Any, __: float) -> Any:
         return await self.world.reach(lambda: self.world.serve(request), may_lose=True)
+
+    async def append(self, request: SerializedAppend, timeout_seconds: float) -> Any:
+        return await self.call(APPEND, pb.AppendRequest.FromString(request.body), timeout_seconds)
 
     # --------------------------------------------------------------------------------------------------------- as a handler
 
