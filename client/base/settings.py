@@ -89,6 +89,8 @@ LAST_TRY_SECONDS: Final = 0.1
 """Time for the last step of an operation whose earlier steps used all the time: enough if the cluster is available."""
 LATE_ANSWER_SECONDS: Final = 2.0
 """Time after which a missing answer makes a broker suspect: the topology is then watched through another one."""
+LATE_LEADER_SECONDS: Final = 60.0
+"""Time for which a metadata leader that has not answered is asked through other brokers, unless there is a new one."""
 TICK_SECONDS: Final = 0.1
 """Interval of checks for expiry while any request is unanswered. It is the precision of delivery timeouts."""
 

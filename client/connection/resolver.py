@@ -110,6 +110,9 @@ class Resolver:
         self._successors: dict[int, int] = {}
         """Group that was replaced -> the group that serves its partition now."""
         self._leaders: dict[int, Leader] = {}
+        self._late_leader: Leader | None = None
+        """A metadata leader that has not answered in time, until `_late_until`. It may be behind a firewall."""
+        self._late_until = 0.0
         self._refused: set[str] = set()
         """Addresses at which another cluster answered, until our cluster reports a broker there."""
         self._listeners: list[Callable[[], None]] = []
@@ -296,8 +299,9 @@ class Resolver:
     ) -> ResponseT:
         """Make a call that every broker can answer, on one that works.
 
-        Calls that other brokers forward to the metadata leader may prefer it, which saves a hop. Definite failures that are retriable are retried on other brokers until the time is over. A failure with an unknown outcome is retried
-        only if `is_read`.
+        Calls that other brokers forward to the metadata leader may prefer it, which saves a hop. Definite failures that are retriable are
+        retried on other brokers until the time is over, and on one that was asked before when all were asked. A failure with an unknown
+        outcome is retried only if `is_read`.
 
         Raises:
             RaftMQError: the broker's refusal, or the last failure when the time is over. A broker that is down does not hide the last answer.
@@ -306,12 +310,16 @@ class Resolver:
         deadline = loop.time() + timeout_seconds
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self.rng)
         tried = 0
+        asked = set[str]()  # since every broker was asked last
         answered: RaftMQError | None = None
         while True:
             self.check()
-            leader = self.leader(METADATA_GROUP_ID) if prefers_metadata_leader else None
+            leader = self._prompt_metadata_leader() if prefers_metadata_leader else None
             candidates = self._candidates(self.address(leader) if leader is not None else "")
-            address = candidates[tried % len(candidates)]
+            if asked.issuperset(candidates):
+                asked.clear()
+            address = next(candidate for candidate in candidates if candidate not in asked)
+            asked.add(address)
             tried += 1
             remaining = max(deadline - loop.time(), 0.001)
             # A read may abandon a frozen broker early. A change must not, because its outcome would be unknown.
@@ -323,6 +331,8 @@ class Resolver:
                 may_repeat = error.retriable and (is_read or error.outcome is Outcome.NOT_APPLIED)
                 if isinstance(error, RequestTimedOutError):
                     self.mark_suspect(address)
+                    if leader is not None and address == self._broker_addresses.get(leader.broker_id):
+                        self._late_leader, self._late_until = leader, loop.time() + settings.LATE_LEADER_SECONDS
                 pause = max(backoff.next_seconds() if tried >= len(candidates) else 0.0, error.retry_after_ms / 1000)
                 is_down = isinstance(error, UnreachableError)
                 if not may_repeat or loop.time() + pause >= deadline:
@@ -507,6 +517,12 @@ class Resolver:
         change.set()
         for listener in self._listeners:
             listener()
+
+    def _prompt_metadata_leader(self) -> Leader | None:
+        """Return the metadata leader if it is known, and has not been late a moment ago."""
+        leader = self.leader(METADATA_GROUP_ID)
+        is_late = leader == self._late_leader and asyncio.get_running_loop().time() < self._late_until
+        return None if is_late else leader
 
     def _candidates(self, first: str = "") -> list[str]:
         """Return the addresses to ask, without duplicates: `first`, if there is one, then the watched one."""

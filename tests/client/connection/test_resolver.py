@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
 import pytest
@@ -266,6 +267,75 @@ async def test_a_call_that_prefers_the_metadata_leader_goes_there_first_and_else
         with pytest.raises(errors.UnreachableError):
             await resolver.call_any(DESCRIBE_CLUSTER, pb.DescribeClusterRequest(), 0.05, prefers_metadata_leader=True)
         assert asked[:2] == [addresses[leader], addresses[3 - leader]]
+    await resolver.close()
+
+
+class Silent:
+    """A connection to a broker that is frozen or behind a firewall, or that answers."""
+
+    def __init__(self, address: str, asked: list[str], on_asked: Callable[[str], bool]) -> None:
+        self._address, self._asked, self._on_asked = address, asked, on_asked
+
+    async def call(self, *_: object) -> object:
+        self._asked.append(self._address)
+        if not self._on_asked(self._address):
+            raise errors.RequestTimedOutError("no answer")
+        return pb.DescribeClusterResponse()
+
+    async def watch(self, _: pb.WatchRequest) -> AsyncGenerator[pb.TopologyUpdate, None]:
+        await asyncio.Event().wait()
+        yield pb.TopologyUpdate()
+
+    async def close(self) -> None: ...
+
+
+async def test_a_call_asks_every_broker_before_it_asks_one_again_even_if_the_metadata_leader_changes():
+    async with FakeCluster(brokers=3) as cluster:
+        resolver = await started(cluster)
+        addresses = {broker.broker_id: broker.address for broker in cluster.brokers.values()}
+        frozen = next(id_ for id_, address in addresses.items() if address == resolver._watch_address)
+        successor = next(id_ for id_ in addresses if id_ != frozen)
+        asked: list[str] = []
+
+        def on_asked(address: str) -> bool:
+            resolver._learn_leader(METADATA_GROUP_ID, Leader(successor, 9))  # elected in the meantime
+            return address != addresses[frozen]
+
+        resolver._learn_leader(METADATA_GROUP_ID, Leader(frozen, 8))
+        resolver._connections |= {address: Silent(address, asked, on_asked) for address in addresses.values()}  # type: ignore[misc]
+        request = pb.DescribeClusterRequest()
+        await resolver.call_any(DESCRIBE_CLUSTER, request, 5, is_read=True, prefers_metadata_leader=True)
+        assert asked == [addresses[frozen], addresses[successor]]
+        await resolver.close()
+
+
+async def test_a_metadata_leader_that_does_not_answer_is_not_asked_first_again_for_a_while(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    resolver = await started(cluster)
+    addresses = {broker.broker_id: broker.address for broker in cluster.brokers.values()}
+    asked: list[str] = []
+    resolver._connections |= {  # type: ignore[misc]
+        address: Silent(address, asked, lambda address: address != addresses[2]) for address in addresses.values()
+    }
+
+    async def call() -> list[str]:
+        asked.clear()
+        request = pb.DescribeClusterRequest()
+        await resolver.call_any(DESCRIBE_CLUSTER, request, 5, is_read=True, prefers_metadata_leader=True)
+        return list(asked)
+
+    while resolver._watch_address != addresses[1]:
+        resolver.mark_suspect(addresses[2])
+        await asyncio.sleep(0.01)
+    resolver._learn_leader(METADATA_GROUP_ID, Leader(2, 8))
+    assert await call() == [addresses[2], addresses[1]]
+    assert await call() == [addresses[1]]
+    resolver._learn_leader(METADATA_GROUP_ID, Leader(2, 9))  # it was elected again, so it works
+    assert await call() == [addresses[2], addresses[1]]
+    monkeypatch.setattr(settings, "LATE_LEADER_SECONDS", 0.0)
+    resolver._learn_leader(METADATA_GROUP_ID, Leader(2, 10))
+    assert await call() == await call() == [addresses[2], addresses[1]]
     await resolver.close()
 
 
