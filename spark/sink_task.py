@@ -474,18 +474,28 @@ class SinkTask:
 
     def _enter(self, identity: WriteIdentity | None, sorter: Sorter) -> Identity | None:
         """Prove the rows. Return the identity under which to write them, or None when there are no rows."""
+        if identity is None:
+            return Identity(self._cluster.run(self._appender.anonymous_id), 0) if sorter.count else None
         if not sorter.count:
-            if identity is not None and self._ledger.has(self._task):
+            self._ledger = self._opened(identity)  # a copy may be older than an earlier run of this task
+            if self._ledger.has(self._task):
                 raise ReplayMismatchError(
                     f"task {self._task} of batch {identity.epoch} runs again without the rows it had"
                 )
             return None
-        if identity is None:
-            return Identity(self._cluster.run(self._appender.anonymous_id), 0)
-        steps = enter_batch(identity, self._task, sorter.digest(), self._ledger, self._opened_ms)
-        self._ledger = self._agree(identity, steps)
+        digest = sorter.digest()
+        try:
+            self._ledger = self._agree(identity, self._entering(identity, digest))
+        except ProducerFencedError:  # the copy of the ledger was older than the task's present round
+            known, self._ledger = self._ledger, self._opened(identity)
+            if self._ledger == known:
+                raise
+            self._ledger = self._agree(identity, self._entering(identity, digest))
         epoch = identity.name_epoch(self._ledger.round_of(self._task))
         return Identity(self._producer_ids[identity.task_name(self._task)], epoch)
+
+    def _entering(self, identity: WriteIdentity, digest: bytes) -> Generator[Ask, Answer, BatchLedger]:
+        return enter_batch(identity, self._task, digest, self._ledger, self._opened_ms)
 
     def _agree(self, identity: WriteIdentity, steps: Generator[Ask, Answer, BatchLedger]) -> BatchLedger:
         """Execute the requests of the steps until they end."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from raftmq import sync
 from raftmq.errors import ProducerFencedError, UnknownTopicError
+from raftmq.spark import sink_task
 from raftmq.spark.batch_ledger import CRC_DIGESTS, LAST_TASK, ROW_DIGESTS, WriteIdentity
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
@@ -278,6 +279,28 @@ def test_a_task_that_lost_its_rows_is_refused(servers, options):
         with pytest.raises(ReplayMismatchError):
             run(options, WriteIdentity(identity.name, 0, attempt), 0, [])
     assert run(options, WriteIdentity(identity.name, 0, 2), 3, []).is_replay
+
+
+def test_a_process_whose_copy_of_the_ledger_is_old_repeats_a_task_as_any_other_does(servers, options, monkeypatch):
+    """Spark repeats a task in the process of another one, which has not seen the task enter and begin its next round."""
+    identity = WriteIdentity(name(), 0, 1)
+    run(options, identity, 0, rows(0, 5))
+    with monkeypatch.context() as other_process:
+        other_process.setattr(sink_task, "_latest", [None])
+        run(options, identity, 1, rows(5, 25))
+        run(options, identity, 1, rows(5, 25)[::-1])
+    copy = sink_task._latest[0]
+    with pytest.raises(ReplayMismatchError, match="without the rows it had"):
+        run(options, identity, 1, [])
+    monkeypatch.setattr(sink_task, "_latest", [copy])
+    assert run(options, identity, 1, rows(5, 25)).rows == {options.topic: 20}
+    monkeypatch.setattr(sink_task, "_latest", [copy])
+    with monkeypatch.context() as other_process:
+        other_process.setattr(sink_task, "_latest", [None])
+        run(options, WriteIdentity(identity.name, 1, 2), 1, rows(25, 30))
+    with pytest.raises(LaterBatchError):
+        run(options, identity, 1, rows(5, 25))
+    check_once(servers, options, rows(0, 30))
 
 
 @pytest.mark.parametrize(
