@@ -69,8 +69,10 @@ class ProducerIds:
             if self._ids_left:
                 return self._take()
         else:
-            for name in (request.name, request.then.name) if request.HasField("then") else (request.name,):
-                _require_name(name, call)
+            _require_name(request.name, is_of_broker=call.is_forwarded)
+            if request.HasField("then"):
+                # Brokers make no second claims, and one of an older version forwards a client's without having looked at it.
+                _require_name(request.then.name, is_of_broker=False)
         return await self._init_on_leader(request, call)
 
     async def broker_producer(self, name: str, call: Call) -> int:
@@ -160,11 +162,11 @@ class ProducerIds:
             return self._take()
 
 
-def _require_name(name: str, call: Call) -> None:
+def _require_name(name: str, *, is_of_broker: bool) -> None:
     """Raise INVALID_ARGUMENT if no producer may have the name, or if only brokers may have it and a client asks."""
     if not is_key_text(name):
         raise RequestError(pb.INVALID_ARGUMENT, f"a producer's name must have 1 to {KEY_TEXT_BYTES_MAX} bytes")
-    if name.startswith(RESERVED_PREFIX) and not call.is_forwarded:
+    if name.startswith(RESERVED_PREFIX) and not is_of_broker:
         raise RequestError(
             pb.INVALID_ARGUMENT,
             f"names of producers that begin with {RESERVED_PREFIX} are reserved for brokers, but the name is {name!r}",

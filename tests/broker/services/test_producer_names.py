@@ -91,11 +91,12 @@ async def test_a_second_stamp_is_claimed_with_the_first_at_every_feature_level(h
         pb.InitProducerRequest(name="task", epoch=1, then=pb.StampClaim(name="n" * 250)),
     ],
 )
-async def test_a_second_claim_that_no_client_may_make_is_refused_before_the_first_is_made(request_):
+@pytest.mark.parametrize("is_forwarded", [False, True])  # by a broker of an older version, which does not look at it
+async def test_a_second_claim_that_no_client_may_make_is_refused_before_the_first_is_made(request_, is_forwarded):
     async with running() as node:
         await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
         before = node.metadata.state_machine.revision
         with pytest.raises(RequestError) as refused:
-            await node.producer_ids.init_producer(request_, node.call())
+            await node.producer_ids.init_producer(request_, node.call(is_forwarded=is_forwarded))
         assert refused.value.code == pb.INVALID_ARGUMENT
         assert node.metadata.state_machine.revision == before
