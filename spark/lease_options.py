@@ -28,6 +28,7 @@ OPTIONS_OF_LOGS: Final = (
         "failOnDataLoss",
         "minPartitions",
         "maxRecordsPerPartition",
+        "minRecordsPerPartition",
         "includeHeaders",
         "includeAppendTime",
         "pushFilters",

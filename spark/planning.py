@@ -1,7 +1,8 @@
-"""Compute which part of a backlog one trigger reads, and cut ranges into tasks. Pure.
+"""Compute which part of a backlog one trigger reads, and divide ranges among tasks. Pure.
 
 Invariants, each a property in the tests: shares never exceed a partition's backlog. They add up to exactly the requested total or to
-the whole backlog. While there are enough shares, every partition with a backlog gets one. The pieces of a range make up that range.
+the whole backlog. While there are enough shares, every partition with a backlog gets one. The pieces of a range make up that range. Tasks
+have all ranges, in order.
 Source: the Kafka connector's ``KafkaMicroBatchStream.rateLimit`` and ``KafkaOffsetRangeCalculator``.
 """
 
@@ -76,6 +77,23 @@ def split(ranges: Sequence[OffsetRange], minimum: int | None, rows_max: int | No
         return filled
     pieces = apportion([range_.count for range_ in filled], minimum)
     return [piece for range_, count in zip(filled, pieces, strict=True) for piece in _cut(range_, count)]
+
+
+def gather(ranges: Sequence[OffsetRange], rows_min: int, rows_max: int | None = None) -> list[tuple[OffsetRange, ...]]:
+    """Divide the ranges among tasks. Neighbours are read by one task until it has `rows_min` records.
+
+    A task of several ranges has at most `rows_max` records. If that leaves no room for the next range, and at the end, a task may have fewer
+    than `rows_min`.
+    """
+    tasks: list[list[OffsetRange]] = []
+    rows = rows_min
+    for range_ in ranges:
+        if rows >= rows_min or (rows_max is not None and rows + range_.count > rows_max):
+            tasks.append([])
+            rows = 0
+        tasks[-1].append(range_)
+        rows += range_.count
+    return [tuple(task) for task in tasks]
 
 
 def _cut(range_: OffsetRange, pieces: int) -> list[OffsetRange]:

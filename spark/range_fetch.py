@@ -1,12 +1,13 @@
-"""Fetch the raw batches of one range in order from the partition's leader, on the executor, one answer ahead of the reader.
+"""Fetch the raw batches of ranges in order from the partitions' leaders, on the executor, one answer ahead of the reader.
 
-Must not decode bodies. Invariants: batches come without a gap, or the gap is reported as loss. At most two answers (3.5 MiB each, or
-one larger batch) are held.
+Must not decode bodies. Invariants: batches come without a gap, or the gap is reported as loss. Of a range at most two answers (3.5 MiB each, or
+one larger batch) are held, and one of each of the next `RANGES_AHEAD` ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -20,6 +21,10 @@ from raftmq.spark.range_plan import report_loss
 
 USELESS_ANSWERS_MAX: Final = 10
 """Consecutive answers without a wanted record. A broker that sends them has a defect, which endless polling would hide."""
+
+
+RANGES_AHEAD: Final = 3
+"""Ranges of a task whose first poll runs while an earlier one is read. Tasks of several ranges have few records in each."""
 
 
 class FetchedBatch(NamedTuple):
@@ -36,10 +41,34 @@ class FetchedBatch(NamedTuple):
     """When the leader appended the batch."""
 
 
+def fetch_ranges(
+    cluster: Cluster, ranges: Sequence[OffsetRange], *, timeout_ms: int, fail_on_data_loss: bool
+) -> Generator[tuple[OffsetRange, Iterator[FetchedBatch]], None, None]:
+    """Yield each range with its batches, which must be read before the next range. Raises as `fetch_range` while they are read."""
+    polls: deque[Future[Polled]] = deque()
+    try:
+        for number, range_ in enumerate(ranges):
+            for next_ in ranges[number + len(polls) : number + 1 + RANGES_AHEAD]:
+                polls.append(_poll(cluster, next_, next_.start, timeout_ms))
+            first = polls.popleft()
+            batches = fetch_range(
+                cluster, range_, timeout_ms=timeout_ms, fail_on_data_loss=fail_on_data_loss, first=first
+            )
+            yield range_, batches
+    finally:
+        for poll in polls:
+            poll.cancel()
+
+
 def fetch_range(
-    cluster: Cluster, range_: OffsetRange, *, timeout_ms: int, fail_on_data_loss: bool
+    cluster: Cluster,
+    range_: OffsetRange,
+    *,
+    timeout_ms: int,
+    fail_on_data_loss: bool,
+    first: Future[Polled] | None = None,
 ) -> Generator[FetchedBatch, None, None]:
-    """Yield all batches of a range. Closing the generator early cancels its poll.
+    """Yield all batches of a range. Closing the generator early cancels its poll. `first` is the poll of the range's start if it runs already.
 
     Raises:
         RecordsLostError: records were trimmed, or the topic was deleted, and `fail_on_data_loss` is set. Without it, a warning is
@@ -51,13 +80,9 @@ def fetch_range(
     name = f"{range_.topic}/{range_.partition}"
     offset = range_.start
     useless = 0
-
-    def ask(at: int) -> Future[Polled]:
-        return cluster.start(
-            lambda: cluster.poll(range_.topic, range_.topic_id, range_.partition, at, timeout_ms / 1000)
-        )
-
-    pending: Future[Polled] | None = ask(offset) if range_.count else None
+    pending = first
+    if pending is None and range_.count:
+        pending = _poll(cluster, range_, offset, timeout_ms)
     try:
         while pending is not None:
             try:
@@ -70,7 +95,7 @@ def fetch_range(
                     f"{name}: offsets {offset} to {lost_to - 1} were deleted before they were read", fail_on_data_loss
                 )
                 offset = lost_to
-                pending = ask(offset) if offset < range_.end else None
+                pending = _poll(cluster, range_, offset, timeout_ms) if offset < range_.end else None
                 continue
             except UnknownTopicError:
                 report_loss(
@@ -83,11 +108,17 @@ def fetch_range(
                 raise ProtocolError(f"{name}: the broker's answer does not continue at offset {offset}")
             if batches:
                 offset = batches[-1].base_offset + batches[-1].end
-            pending = ask(offset) if offset < range_.end else None
+            pending = _poll(cluster, range_, offset, timeout_ms) if offset < range_.end else None
             yield from batches
     finally:
         if pending is not None:
             pending.cancel()
+
+
+def _poll(cluster: Cluster, range_: OffsetRange, offset: int, timeout_ms: int) -> Future[Polled]:
+    return cluster.start(
+        lambda: cluster.poll(range_.topic, range_.topic_id, range_.partition, offset, timeout_ms / 1000)
+    )
 
 
 def _wanted(answer: Polled, range_: OffsetRange, offset: int) -> Iterator[FetchedBatch]:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 from raftmq.errors import RaftMQError
 from raftmq.spark.offsets import OffsetsJson, Position, position_from_json
-from raftmq.spark.planning import OffsetRange, split
+from raftmq.spark.planning import OffsetRange
 from raftmq.spark.pushdown import NOTHING_PUSHED, Pushed, pushed_from
 from raftmq.spark.source_options import SourceOptions
 from raftmq.spark.worker_socket import WorkerReader
@@ -38,9 +38,9 @@ else:
 
 @dataclass
 class RangePartition(InputPartition):
-    """Carry the range that one task reads."""
+    """Carry the ranges that one task reads."""
 
-    range: OffsetRange
+    ranges: tuple[OffsetRange, ...]
 
 
 class _Planned(Protocol):
@@ -53,20 +53,22 @@ class _Planned(Protocol):
 def _read(reader: _Planned, partition: InputPartition, pushed: Pushed = NOTHING_PUSHED) -> Iterator[pa.RecordBatch]:
     from raftmq.spark.arrow_batches import record_batches
     from raftmq.spark.cluster import cluster_of
-    from raftmq.spark.range_fetch import fetch_range
+    from raftmq.spark.range_fetch import fetch_ranges
     from raftmq.spark.schema import arrow_schema
 
     if not isinstance(partition, RangePartition):
         return  # Spark creates a partition of its own where there is none
     options = reader.options
-    batches = fetch_range(
+    fetched = fetch_ranges(
         cluster_of(options.client),
-        partition.range,
+        partition.ranges,
         timeout_ms=options.poll_timeout_ms,
         fail_on_data_loss=options.fail_on_data_loss,
     )
-    wanted = (batch for batch in batches if pushed.may_match_times(batch.header))
-    yield from record_batches(wanted, partition.range, arrow_schema(reader.schema))
+    schema = arrow_schema(reader.schema)
+    for range_, batches in fetched:
+        wanted = (batch for batch in batches if pushed.may_match_times(batch.header))
+        yield from record_batches(wanted, range_, schema)
 
 
 class BatchReader(WorkerReader, DataSourceReader):
@@ -78,12 +80,13 @@ class BatchReader(WorkerReader, DataSourceReader):
         self.pushed = NOTHING_PUSHED
 
     def partitions(self) -> list[InputPartition]:
-        """Return the ranges between the two bounds, split as the options say. Runs on the driver."""
+        """Return the ranges between the two bounds, divided among tasks as the options say. Runs on the driver."""
         from raftmq.spark.batch_cuts import BatchCuts
         from raftmq.spark.bounds import ending_position, existing_topics, starting_position
         from raftmq.spark.cluster import cluster_of
         from raftmq.spark.offsets import not_before
         from raftmq.spark.range_plan import plan_ranges, refuse_reversed
+        from raftmq.spark.stream_plan import divide
 
         options = self.options
         view = cluster_of(options.client)
@@ -95,11 +98,10 @@ class BatchReader(WorkerReader, DataSourceReader):
             end = ending_position(view, options, topics)
             refuse_reversed(start, end)
         planned = plan_ranges(view, start, end, fail_on_data_loss=options.fail_on_data_loss)
-        tasks = split(self.pushed.cut(planned), options.partitions_min, options.task_rows_max)
-        return [RangePartition(range_) for range_ in tasks]
+        return [RangePartition(ranges) for ranges in divide(self.pushed.cut(planned), options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the Arrow batches of one range. Runs in a task."""
+        """Read the Arrow batches of one task's ranges. Runs in a task."""
         return _read(self, partition, self.pushed)
 
 
@@ -188,8 +190,8 @@ class StreamReader(WorkerReader, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
         """Return the tasks of a batch."""
-        ranges = self.plan.ranges(position_from_json(start), position_from_json(end))
-        return [RangePartition(range_) for range_ in ranges]
+        tasks = self.plan.tasks(position_from_json(start), position_from_json(end))
+        return [RangePartition(ranges) for ranges in tasks]
 
     def commit(self, end: Mapping[str, object]) -> None:
         """Do nothing, because only the query's checkpoint records its progress."""
@@ -200,5 +202,5 @@ class StreamReader(WorkerReader, DataSourceStreamReader, SupportsTriggerAvailabl
     # ------------------------------------------------------------------------------------------------------- in a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the Arrow batches of one range."""
+        """Read the Arrow batches of one task's ranges."""
         return _read(self, partition)

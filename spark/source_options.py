@@ -101,6 +101,8 @@ class SourceOptions:
     partitions_min: int | None
     task_rows_max: int | None
     """Records per task."""
+    task_rows_min: int
+    """Records that a task gets before the next one gets any."""
     rows_max: int | None
     """Records per trigger."""
     rows_min: int | None
@@ -144,6 +146,7 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         fail_on_data_loss=reader.boolean("failOnDataLoss", True),
         partitions_min=reader.integer("minPartitions"),
         task_rows_max=reader.integer("maxRecordsPerPartition"),
+        task_rows_min=reader.integer("minRecordsPerPartition", 1) or 1,
         rows_max=rows_max,
         rows_min=rows_min,
         trigger_delay_max_ms=reader.milliseconds("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
@@ -152,6 +155,14 @@ def read_source_options(options: Mapping[str, str], *, is_streaming: bool) -> tu
         push_filters=reader.boolean("pushFilters", False),
         reads_batches=reader.choice("isolation", "record", ("record", "batch")) == "batch",
     )
+    if found.task_rows_min > 1 and found.partitions_min is not None:
+        raise InvalidOptionError(
+            "minPartitions divides the records among more tasks, minRecordsPerPartition among fewer: set one of them"
+        )
+    if found.task_rows_max is not None and found.task_rows_min > found.task_rows_max:
+        raise InvalidOptionError(
+            f"minRecordsPerPartition is {found.task_rows_min}, above maxRecordsPerPartition, which is {found.task_rows_max}"
+        )
     if found.reads_batches and rows_max is not None:
         raise InvalidOptionError(
             "isolation=batch reads whole batches, which maxOffsetsPerTrigger would divide: set one of them"

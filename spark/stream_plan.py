@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from raftmq.client.connection.leader_calls import LATEST_TIME
@@ -23,7 +23,7 @@ from raftmq.spark.bounds import existing_topics, position_at, starting_position
 from raftmq.spark.cluster import ClusterView, TopicView
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.offsets import Position, TopicOffsets
-from raftmq.spark.planning import OffsetRange, cap, split
+from raftmq.spark.planning import OffsetRange, cap, gather, split
 from raftmq.spark.range_plan import LOOKS_MAX, first_offsets, look, plan_ranges, report_loss
 from raftmq.spark.source_options import AtOffsets, Everywhere, Named, SourceOptions
 from raftmq.types import TopicPartition
@@ -119,13 +119,13 @@ class StreamPlan:
         end = _advanced(start_left, ends, backlog)
         return replace(end, initial=self._initial if start == self._initial else None)
 
-    def ranges(self, start: Position, end: Position) -> list[OffsetRange]:
-        """Return the ranges that the tasks of a batch read. Raises `RecordsLostError`."""
+    def tasks(self, start: Position, end: Position) -> list[tuple[OffsetRange, ...]]:
+        """Return the ranges that each task of a batch reads. Raises `RecordsLostError`."""
         self._reached = end
         if start == end:
             return []  # Spark before 4.2 tells the position of a resumed query by this call
         planned = plan_ranges(self._view, start, end, fail_on_data_loss=self._options.fail_on_data_loss)
-        return split(planned, self._options.partitions_min, self._options.task_rows_max)
+        return divide(planned, self._options)
 
     # ---------------------------------------------------------------------------------------------------------- looking
 
@@ -198,6 +198,12 @@ class StreamPlan:
         if limits.rows_min is None or rows >= limits.rows_min or self._target is not None or self._triggered_at is None:
             return False
         return self._clock() - self._triggered_at < self._options.trigger_delay_max_ms / 1000
+
+
+def divide(ranges: Sequence[OffsetRange], options: SourceOptions) -> list[tuple[OffsetRange, ...]]:
+    """Divide ranges among tasks, as the options say."""
+    pieces = split(ranges, options.partitions_min, options.task_rows_max)
+    return gather(pieces, options.task_rows_min, options.task_rows_max)
 
 
 def limits_of(options: SourceOptions) -> Limits:

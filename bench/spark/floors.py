@@ -111,7 +111,7 @@ class RowReader(BatchReader):
     def read(self, partition: InputPartition) -> Iterator[Row]:
         if not isinstance(partition, RangePartition):
             return
-        range_, options = partition.range, self.options
+        (range_,), options = partition.ranges, self.options
         for batch in fetch_range(cluster_of(options.client), range_, timeout_ms=60_000, fail_on_data_loss=True):
             records = decode_records(batch.data, batch.header, range_.topic, range_.partition, batch.base_offset)
             for record in records[batch.first : batch.end]:

@@ -3,7 +3,7 @@
 A record is sent to each partition, and when the query has copied them, the next ones are. Spark reports how long each batch took, and its
 parts. Sources that need no records run one batch after another.
 
-Some ways run once more with `QUICK_CHECKPOINTS`.
+Some ways run once more with `QUICK_CHECKPOINTS`, or with one task for all partitions.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ QUICK_CHECKPOINTS: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 )
 """The setting for checkpoints on local disks that `docs/guides/spark.md` advises (Spark from 4.1 on)."""
+ONE_TASK: Final = {"minRecordsPerPartition": "1000"}
+"""The option of the source that lets one task read all partitions of a small batch."""
 _numbers = count()
 
 Feed = Callable[[], None]
@@ -55,10 +57,10 @@ def ways_of_micro_batches(
     rates = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=PARTITIONS, numPartitions=PARTITIONS)
     run = partial(_durations, batches=batches)
 
-    def ours(**more: str) -> dict[str, list[float]]:
+    def ours(read: Mapping[str, str] | None = None, **more: str) -> dict[str, list[float]]:
         with _raftmq_topics(servers, "from", "to") as (source, target, feed):
             sink = {"bootstrap.servers": servers, "topic": target} | more
-            return run(_read_raftmq(spark, servers, source), "raftmq", sink, feed)
+            return run(_read_raftmq(spark, servers, source, read or {}), "raftmq", sink, feed)
 
     def only_read() -> dict[str, list[float]]:
         with _raftmq_topics(servers, "from", "to") as (source, _, feed):
@@ -88,6 +90,8 @@ def ways_of_micro_batches(
     found: dict[str, Way] = {
         RAFTMQ: ours,
         "RaftMQ, quick checkpoints": quickly(ours),
+        "RaftMQ, one task": partial(ours, ONE_TASK),
+        "RaftMQ, one task, quick checkpoints": quickly(partial(ours, ONE_TASK)),
         "RaftMQ, at least once": partial(ours, delivery="at-least-once"),
     }
     if kafka is not None:
@@ -107,8 +111,9 @@ def ways_of_micro_batches(
     }
 
 
-def _read_raftmq(spark: Any, servers: str, topic: str) -> Any:  # noqa: ANN401 - a session and a frame
-    read = spark.readStream.format("raftmq").options(**{"bootstrap.servers": servers, "subscribe": topic})
+def _read_raftmq(spark: Any, servers: str, topic: str, more: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - a session and a frame
+    options = {"bootstrap.servers": servers, "subscribe": topic} | dict(more or {})
+    read = spark.readStream.format("raftmq").options(**options)
     return read.option("startingOffsets", "earliest").load().select("key", "value")
 
 

@@ -61,8 +61,9 @@ def without_spark(options: Mapping[str, str], *, decode: bool) -> None:
     schema = source_schema(None, include_headers=False)
     for task in BatchReader(found, schema).partitions():
         assert isinstance(task, RangePartition)
-        batches = fetch_range(cluster_of(found.client), task.range, timeout_ms=60_000, fail_on_data_loss=True)
-        read = record_batches(batches, task.range, arrow_schema(schema)) if decode else batches
+        (range_,) = task.ranges
+        batches = fetch_range(cluster_of(found.client), range_, timeout_ms=60_000, fail_on_data_loss=True)
+        read = record_batches(batches, range_, arrow_schema(schema)) if decode else batches
         for _ in read:
             pass
 

@@ -116,7 +116,7 @@ def test_records_of_an_open_batch_that_are_trimmed_are_reported_when_it_is_close
     closed(view)
     clock.seconds += HIDDEN_LOOK_SECONDS
     with pytest.raises(RecordsLostError, match="offsets 5 to 6"):
-        plan.ranges(start, plan.next_end(start, UNLIMITED))
+        plan.tasks(start, plan.next_end(start, UNLIMITED))
 
 
 @pytest.mark.parametrize("given", [{"maxOffsetsPerTrigger": "5"}, {"isolation": "batches"}])

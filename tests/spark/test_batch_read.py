@@ -95,6 +95,9 @@ def test_every_record_is_read_once_with_any_number_of_tasks(
     divided = read(spark, servers, subscribe=name, minPartitions=7)
     assert divided.rdd.getNumPartitions() == 7
     assert offsets_of(divided) == expected
+    together = read(spark, servers, subscribe=name, minRecordsPerPartition=20_001)
+    assert together.rdd.getNumPartitions() == 1
+    assert offsets_of(together) == expected
     values = divided.where("partition = 0").orderBy("offset").collect()
     assert [int(row.value) for row in values] == expected[0]
 

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from raftmq.spark.planning import OffsetRange, apportion, cap, split
+from raftmq.spark.planning import OffsetRange, apportion, cap, gather, split
 
 SIZES = st.lists(st.integers(0, 10_000), max_size=12)
 
@@ -83,6 +83,27 @@ def test_no_piece_exceeds_the_rows_of_a_task(sizes: list[int], minimum: int | No
     assert len(pieces) == max(needed, min(minimum or 0, sum(sizes)))
     offsets = [(piece.partition, offset) for piece in pieces for offset in range(piece.start, piece.end)]
     assert offsets == [(r.partition, offset) for r in ranges_of(sizes) for offset in range(r.start, r.end)]
+
+
+@given(SIZES, st.integers(1, 200), st.one_of(st.none(), st.integers(1, 200)))
+def test_tasks_have_all_ranges_in_order_and_enough_rows(sizes: list[int], rows_min: int, rows_max: int | None) -> None:
+    pieces = split(ranges_of(sizes), None, rows_max)
+    tasks = gather(pieces, rows_min, rows_max)
+    assert [range_ for task in tasks for range_ in task] == pieces
+    counts = [sum(range_.count for range_ in task) for task in tasks]
+    for number, task in enumerate(tasks):
+        assert counts[number] - task[-1].count < rows_min, "it ends when it has enough"
+        if rows_max is not None:
+            assert counts[number] <= rows_max
+        if number + 1 < len(tasks) and counts[number] < rows_min:
+            assert rows_max is not None
+            assert counts[number] + tasks[number + 1][0].count > rows_max
+
+
+@given(SIZES)
+def test_by_default_each_range_has_a_task(sizes: list[int]) -> None:
+    pieces = split(ranges_of(sizes), None)
+    assert gather(pieces, 1) == [(range_,) for range_ in pieces]
 
 
 def test_a_large_range_is_cut_more_often() -> None:

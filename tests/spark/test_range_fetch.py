@@ -15,7 +15,7 @@ from raftmq.errors import (
 from raftmq.spark.errors import RaftMQSparkWarning, RecordsLostError
 from raftmq.spark.leader_poll import Polled
 from raftmq.spark.planning import OffsetRange
-from raftmq.spark.range_fetch import FetchedBatch, fetch_range
+from raftmq.spark.range_fetch import FetchedBatch, fetch_range, fetch_ranges
 
 BATCH = encode_body([b"v"] * 10, None, 5).seal()
 
@@ -85,6 +85,31 @@ def test_the_next_answer_is_requested_before_the_current_one_is_returned() -> No
     assert cluster.asked == [5, 20]
     assert offsets(list(batches)) == list(range(10, 50))
     assert cluster.asked == [5, 20, 40]
+
+
+def test_the_first_polls_of_the_next_ranges_run_while_a_range_is_read() -> None:
+    cluster = FakeCluster()
+    ranges = [OffsetRange("t", 7, 3, start, start + 5) for start in range(0, 60, 10)]
+    fetched = fetch_ranges(cluster, ranges, timeout_ms=1500, fail_on_data_loss=True)
+    range_, batches = next(fetched)
+    assert cluster.asked == [0, 10, 20, 30]
+    assert (range_, offsets(list(batches))) == (ranges[0], list(range(5)))
+    range_, batches = next(fetched)
+    assert cluster.asked == [0, 10, 20, 30, 40]
+    assert (range_, offsets(list(batches))) == (ranges[1], list(range(10, 15)))
+    found = [(range_, offsets(list(batches))) for range_, batches in fetched]
+    assert found == [(range_, list(range(range_.start, range_.end))) for range_ in ranges[2:]]
+    assert cluster.asked == [0, 10, 20, 30, 40, 50]
+
+
+def test_polls_of_ranges_that_are_not_read_are_cancelled() -> None:
+    cluster = FakeCluster()
+    cluster.hangs_after = 1
+    ranges = [OffsetRange("t", 7, 3, start, start + 5) for start in (0, 10)]
+    fetched = fetch_ranges(cluster, ranges, timeout_ms=1500, fail_on_data_loss=True)
+    next(fetched)
+    fetched.close()
+    assert cluster.hanging.cancelled()
 
 
 def test_closing_the_iterator_cancels_the_open_poll() -> None:

@@ -28,8 +28,8 @@ def position(**topics: dict[int, int]) -> Position:
     return Position({name: TopicOffsets(number, offsets) for number, (name, offsets) in enumerate(topics.items(), 1)})
 
 
-def spans(ranges: list[OffsetRange]) -> set[tuple[str, int, int, int]]:
-    return {(range_.topic, range_.partition, range_.start, range_.end) for range_ in ranges}
+def spans(tasks: list[tuple[OffsetRange, ...]]) -> set[tuple[str, int, int, int]]:
+    return {(range_.topic, range_.partition, range_.start, range_.end) for (range_,) in tasks}
 
 
 def again(value: Position) -> Position:
@@ -47,7 +47,7 @@ def test_a_new_query_begins_at_the_end_and_reads_new_records() -> None:
     view.grow("t", 0, 8)
     assert plan.initial() == start  # Spark asks again until the first batch is logged
     end = plan.next_end(start, UNLIMITED)
-    assert spans(plan.ranges(start, end)) == {("t", 0, 5, 8)}
+    assert spans(plan.tasks(start, end)) == {("t", 0, 5, 8)}
     assert plan.next_end(end, UNLIMITED) is end
 
 
@@ -61,9 +61,9 @@ def test_a_crash_in_the_first_batch_loses_nothing() -> None:
     logged = again(first.next_end(view_start, UNLIMITED))
     view.grow("t", 0, 20)
     second = StreamPlan(view, options())
-    assert spans(second.ranges(second.initial(), logged)) == {("t", 0, 5, 8)}
+    assert spans(second.tasks(second.initial(), logged)) == {("t", 0, 5, 8)}
     after = second.next_end(logged, UNLIMITED)
-    assert spans(second.ranges(logged, after)) == {("t", 0, 8, 20)}
+    assert spans(second.tasks(logged, after)) == {("t", 0, 8, 20)}
     assert after.initial is None
 
 
@@ -74,10 +74,10 @@ def test_the_start_is_found_although_spark_before_4_2_does_not_pass_it(known: bo
     view.create("t", 5)
     plan = StreamPlan(view, options(startingOffsets="earliest"))
     if known:
-        assert plan.ranges(position(t={0: 2}), position(t={0: 2})) == []
+        assert plan.tasks(position(t={0: 2}), position(t={0: 2})) == []
     end = plan.next_end(None, Limits(rows_max=2))
     assert end.topics == position(t={0: 4 if known else 2}).topics
-    plan.ranges(position(t={0: 2}) if known else plan.initial(), end)
+    plan.tasks(position(t={0: 2}) if known else plan.initial(), end)
     assert plan.next_end(None, Limits(rows_max=2)).topics == position(t={0: 5 if known else 4}).topics
 
 
@@ -90,7 +90,7 @@ def test_new_partitions_are_read_from_their_first_record() -> None:
     assert plan.next_end(start, UNLIMITED) is start  # the partition is empty, so there is no batch
     view.grow("t", 1, 3)
     end = plan.next_end(start, UNLIMITED)
-    assert spans(plan.ranges(start, end)) == {("t", 1, 0, 3)}
+    assert spans(plan.tasks(start, end)) == {("t", 1, 0, 3)}
 
 
 def test_new_topics_of_a_pattern_are_read_from_their_first_record() -> None:
@@ -102,7 +102,7 @@ def test_new_topics_of_a_pattern_are_read_from_their_first_record() -> None:
     view.trim("t2", 0, 1)  # before the query knew the topic
     view.create("other", 4)
     end = plan.next_end(start, UNLIMITED)
-    assert spans(plan.ranges(start, end)) == {("t2", 0, 1, 4)}
+    assert spans(plan.tasks(start, end)) == {("t2", 0, 1, 4)}
 
 
 def test_a_cap_is_divided_in_proportion() -> None:
@@ -157,7 +157,7 @@ def test_available_now_reads_the_records_of_its_start_and_ends(
         end = plan.next_end(at, Limits(rows_max=rows_max, rows_min=5))
         if end is at:
             break
-        for range_ in plan.ranges(at, end):
+        for (range_,) in plan.tasks(at, end):
             assert range_.start == seen[range_.partition]
             seen[range_.partition] = range_.end
         at, triggers = again(end), triggers + 1
@@ -183,10 +183,10 @@ def test_trimmed_records_are_an_error_or_are_skipped() -> None:
     strict = StreamPlan(view, options())
     end = strict.next_end(start, UNLIMITED)
     with pytest.raises(RecordsLostError, match=r"offsets 2 to 5 were deleted.*failOnDataLoss=false"):
-        strict.ranges(start, end)
+        strict.tasks(start, end)
     lenient = StreamPlan(view, options(failOnDataLoss="false"))
     with pytest.warns(RaftMQSparkWarning, match="offsets 2 to 5 were deleted"):
-        assert spans(lenient.ranges(start, lenient.next_end(start, UNLIMITED))) == {("t", 0, 6, 10)}
+        assert spans(lenient.tasks(start, lenient.next_end(start, UNLIMITED))) == {("t", 0, 6, 10)}
 
 
 def test_trimmed_records_do_not_count_for_a_cap() -> None:
@@ -210,12 +210,12 @@ def test_a_deleted_topic_is_an_error_or_is_dropped() -> None:
     with pytest.warns(RaftMQSparkWarning, match="topic t was deleted"):
         end = lenient.next_end(start, UNLIMITED)
     assert end == Position({"u": TopicOffsets(2, {0: 10})})
-    assert lenient.ranges(start, end) == []
+    assert lenient.tasks(start, end) == []
     with pytest.warns(RaftMQSparkWarning, match="there is no topic t"):
         assert lenient.next_end(end, UNLIMITED) is end
     view.create("t", 3)  # the name returns as another topic, all of which is new
     after = lenient.next_end(end, UNLIMITED)
-    assert spans(lenient.ranges(end, after)) == {("t", 0, 0, 3)}
+    assert spans(lenient.tasks(end, after)) == {("t", 0, 0, 3)}
 
 
 def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one() -> None:
@@ -229,7 +229,7 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one() -> None:
     lenient = StreamPlan(view, options(failOnDataLoss="false"))
     with pytest.warns(RaftMQSparkWarning, match="deleted and created again"):
         end = lenient.next_end(start, UNLIMITED)
-    assert spans(lenient.ranges(start, end)) == {("t", 0, 0, 20)}
+    assert spans(lenient.tasks(start, end)) == {("t", 0, 0, 20)}
 
 
 def test_a_repeated_batch_of_a_deleted_topic_is_an_error_or_is_skipped() -> None:
@@ -238,9 +238,9 @@ def test_a_repeated_batch_of_a_deleted_topic_is_an_error_or_is_skipped() -> None
     start, end = position(t={0: 4}), position(t={0: 9})
     view.delete("t")
     with pytest.raises(RecordsLostError, match="offsets 4 to 8 are gone with their topic"):
-        StreamPlan(view, options()).ranges(start, end)
+        StreamPlan(view, options()).tasks(start, end)
     with pytest.warns(RaftMQSparkWarning, match="offsets 4 to 8 are gone"):
-        assert StreamPlan(view, options(failOnDataLoss="false")).ranges(start, end) == []
+        assert StreamPlan(view, options(failOnDataLoss="false")).tasks(start, end) == []
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -258,7 +258,7 @@ def test_a_stale_view_of_topics_is_refreshed_and_loses_nothing(fails: str) -> No
     plan = StreamPlan(view, options(failOnDataLoss=fails))
     end = plan.next_end(start, UNLIMITED)
     assert view.looks == [False, True]
-    assert spans(plan.ranges(start, end)) == {("t", 0, 5, 20), ("t", 1, 0, 20)}
+    assert spans(plan.tasks(start, end)) == {("t", 0, 5, 20), ("t", 1, 0, 20)}
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -268,7 +268,7 @@ def test_a_repeated_batch_finds_a_partition_that_is_not_known_yet(fails: str) ->
     view.hold()
     view.grow("t", 1, 5)
     plan = StreamPlan(view, options(failOnDataLoss=fails))
-    assert spans(plan.ranges(position(t={0: 10}), position(t={0: 10, 1: 5}))) == {("t", 1, 0, 5)}
+    assert spans(plan.tasks(position(t={0: 10}), position(t={0: 10, 1: 5}))) == {("t", 1, 0, 5)}
 
 
 def test_brokers_that_stay_stale_are_a_retriable_error_and_not_a_loss() -> None:
@@ -279,7 +279,7 @@ def test_brokers_that_stay_stale_are_a_retriable_error_and_not_a_loss() -> None:
     with pytest.raises(NotReadyError, match="know an older topic t"):
         plan.next_end(start, UNLIMITED)
     with pytest.raises(NotReadyError, match="know an older topic t"):
-        plan.ranges(start, Position({"t": TopicOffsets(2, {0: 7})}))
+        plan.tasks(start, Position({"t": TopicOffsets(2, {0: 7})}))
 
 
 def test_a_topic_that_was_just_deleted_is_looked_up_again() -> None:
@@ -316,7 +316,7 @@ def test_a_new_topic_that_was_deleted_before_it_was_read_is_a_loss() -> None:
     end = plan.next_end(start, UNLIMITED)
     view.delete("t2")
     with pytest.raises(RecordsLostError, match="t2/0: offsets the first to 3 are gone with their topic"):
-        plan.ranges(start, end)
+        plan.tasks(start, end)
 
 
 def test_a_topic_that_is_no_longer_subscribed_to_keeps_its_offsets() -> None:
@@ -328,9 +328,9 @@ def test_a_topic_that_is_no_longer_subscribed_to_keeps_its_offsets() -> None:
     assert without.next_end(start, UNLIMITED) is start
     view.grow("u", 0, 11)
     end = without.next_end(start, UNLIMITED)
-    assert spans(without.ranges(start, end)) == {("u", 0, 10, 11)}
+    assert spans(without.tasks(start, end)) == {("u", 0, 10, 11)}
     again_with = StreamPlan(view, options(subscribe="t,u"))
-    assert spans(again_with.ranges(end, again_with.next_end(end, UNLIMITED))) == {("t", 0, 4, 10)}
+    assert spans(again_with.tasks(end, again_with.next_end(end, UNLIMITED))) == {("t", 0, 4, 10)}
 
 
 def test_ranges_are_split_into_the_minimum_number_of_partitions() -> None:
@@ -338,8 +338,17 @@ def test_ranges_are_split_into_the_minimum_number_of_partitions() -> None:
     view.create("t", 100)
     plan = StreamPlan(view, options(startingOffsets="earliest", minPartitions="4"))
     start = plan.initial()
-    ranges = plan.ranges(start, plan.next_end(start, UNLIMITED))
-    assert spans(ranges) == {("t", 0, n, n + 25) for n in (0, 25, 50, 75)}
+    tasks = plan.tasks(start, plan.next_end(start, UNLIMITED))
+    assert spans(tasks) == {("t", 0, n, n + 25) for n in (0, 25, 50, 75)}
+
+
+def test_small_ranges_are_read_by_one_task_if_the_options_want_it() -> None:
+    view = FakeView()
+    view.create("t", 2, 0, 3, 100, 1)
+    plan = StreamPlan(view, options(startingOffsets="earliest", minRecordsPerPartition="5"))
+    start = plan.initial()
+    tasks = plan.tasks(start, plan.next_end(start, UNLIMITED))
+    assert [[range_.partition for range_ in task] for task in tasks] == [[0, 2], [3], [4]]
 
 
 def test_a_query_can_start_at_a_time() -> None:
