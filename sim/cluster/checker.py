@@ -61,6 +61,7 @@ from sim.cluster.invariants.queue_turns import FairTurns
 from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.refused_copies import check_only_copies_refused
+from sim.cluster.invariants.removals import Removals
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.resting import check_rest
 from sim.cluster.invariants.retention import Retention, check_stamp
@@ -122,6 +123,7 @@ class Checker:
         """Number of looks at which a broker knew that its clock was wrong."""
         self._stale_leaders = StaleLeaders()
         self.recoveries = Recoveries()
+        self._removals = Removals()
         self._row_levels = RowLevels()
         self._commands: dict[tuple[int, int], None] = {}
         """(group, index) of the commands that were checked."""
@@ -305,8 +307,10 @@ class Checker:
         if isinstance(replica.state_machine, QueuePartition):
             self._watch_queue(process, replica, replica.state_machine)
         if isinstance(replica.state_machine, Metadata):
-            reverted = RevertedMoves(replica.state_machine)
-            settings = KeptSettings(replica.state_machine)
+            machine = replica.state_machine
+            reverted = RevertedMoves(machine)
+            settings = KeptSettings(machine)
+            replica.applier.listeners.append(lambda entry, result: self._removals.on_applied(machine))
             replica.applier.listeners.append(lambda entry, result: self.judge(reverted.on_applied, entry, result))
             replica.applier.listeners.append(lambda entry, result: self.judge(settings.on_applied, entry, result))
             replica.restored_listeners.append(settings.on_restored)
@@ -491,6 +495,7 @@ class Checker:
                 self.clocks_found_wrong += process.node.clock_watch._is_wrong
                 self.judge(self._budgets[process.machine.name].check)
                 self.judge(check_serves_none_quarantined, process.node)
+                self.judge(self._removals.check, process.node)
                 for replica in process.node.engine.replicas.values():
                     self.judge(check_rest, replica)
                 if process.is_ready and not process.is_stopping:

@@ -22,6 +22,7 @@
 | `AnswerOfRound`: an answer to an earlier round of (pre-)vote requests is not counted | `../../core/invariants/votes.py` |
 | `QuarantinedSilent`: a damaged replica does not vote, acknowledge, lead or serve | `quarantine.py` |
 | `OnlyCopiesRefused`: no broker gives up a data directory that is no copy | `refused_copies.py` |
+| `OnlyRemovedLeave`: no broker takes itself for removed unless the metadata has removed it | `removals.py` |
 | `BoundedRestart`: opening checks no entry that the clean point on the disk covers | `bounded_restart.py` |
 | `ServedOrReported`, `DefectStays`: a node serves each of its replicas or reports that it does not, and a defect ends no process | `served.py` |
 | `BudgetsHold`: nothing exceeds its limit, except one piece held alone, and everything is released | `budgets.py` |

@@ -53,6 +53,7 @@ from sim.cluster.invariants.quarantine import check_quarantined_silent, check_se
 from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.refused_copies import check_only_copies_refused
+from sim.cluster.invariants.removals import Removals
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.resting import check_rest
 from sim.cluster.invariants.retention import Retention, check_stamp
@@ -399,6 +400,23 @@ def test_only_a_copy_of_a_directory_is_given_up() -> None:
     disk.is_copy = False
     with broken("OnlyCopiesRefused"):
         check_only_copies_refused(machine, "its boot 3 has been seen")
+
+
+def test_only_a_removed_broker_takes_itself_for_removed() -> None:
+    registry, bootstrap = SimpleNamespace(uuid="u", node_id=3), SimpleNamespace(removal="")
+    node: Any = SimpleNamespace(registry=registry, _bootstrap=bootstrap)
+    retired = SimpleNamespace(by_key={"v": None})
+    machine: Any = SimpleNamespace(_tables=SimpleNamespace(_retired_uuids=retired))
+    removals = Removals()
+    removals.on_applied(machine)
+    removals.check(node)
+
+    bootstrap.removal = "broker 2 was removed from the cluster"
+    with broken("OnlyRemovedLeave"):
+        removals.check(node)
+    retired.by_key["u"] = None
+    removals.on_applied(machine)
+    removals.check(node)
 
 
 def node_within(limits: Limits) -> Any:
