@@ -29,7 +29,8 @@ Why it holds: every task that writes is in `written`, and while `t` is in `writt
 by a task that saw a ledger of its own attempt without `t`, when no task of an earlier attempt could enter any more (1), and two tasks of
 the same attempt do not replace each other's claims (3). So if all of `written` are proved, every written row belongs to a task that has
 the very same rows now. An old copy of the ledger does no harm, because
-it is compared whenever the ledger is changed, so a task may begin with the copy of another task in its process. A task that enters has none of these rows, because each row is in one task. If rows are divided in another way, a
+it is compared whenever the ledger is changed, so a task may begin with the copy of another task in its process. Only a task in `written`
+changes nothing, and its claim and its epoch bind it. A task that enters has none of these rows, because each row is in one task. If rows are divided in another way, a
 member of `written` has another digest, or no rows, or does not exist. Then no new task ever enters.
 
 Why a digest for each task does not suffice: with 2 tasks, task 1 wrote rows 50 to 99 and the driver died. The batch comes back with 4
