@@ -331,7 +331,8 @@ class Resolver:
                 may_repeat = error.retriable and (is_read or error.outcome is Outcome.NOT_APPLIED)
                 if isinstance(error, RequestTimedOutError):
                     self.mark_suspect(address)
-                    if leader is not None and address == self._broker_addresses.get(leader.broker_id):
+                    is_leader = leader is not None and address == self._broker_addresses.get(leader.broker_id)
+                    if is_leader and patience >= settings.LATE_ANSWER_SECONDS:
                         self._late_leader, self._late_until = leader, loop.time() + settings.LATE_LEADER_SECONDS
                 pause = max(backoff.next_seconds() if tried >= len(candidates) else 0.0, error.retry_after_ms / 1000)
                 is_down = isinstance(error, UnreachableError)
