@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
+from typing import Any
 
 import pytest
 from raftmq import errors
@@ -289,6 +290,10 @@ class Silent:
     async def close(self) -> None: ...
 
 
+def connections(addresses: Iterable[str], asked: list[str], on_asked: Callable[[str], bool]) -> dict[str, Any]:
+    return {address: Silent(address, asked, on_asked) for address in addresses}
+
+
 async def test_a_call_asks_every_broker_before_it_asks_one_again_even_if_the_metadata_leader_changes():
     async with FakeCluster(brokers=3) as cluster:
         resolver = await started(cluster)
@@ -302,7 +307,7 @@ async def test_a_call_asks_every_broker_before_it_asks_one_again_even_if_the_met
             return address != addresses[frozen]
 
         resolver._learn_leader(METADATA_GROUP_ID, Leader(frozen, 8))
-        resolver._connections |= {address: Silent(address, asked, on_asked) for address in addresses.values()}  # type: ignore[misc]
+        resolver._connections |= connections(addresses.values(), asked, on_asked)
         request = pb.DescribeClusterRequest()
         await resolver.call_any(DESCRIBE_CLUSTER, request, 5, is_read=True, prefers_metadata_leader=True)
         assert asked == [addresses[frozen], addresses[successor]]
@@ -315,9 +320,7 @@ async def test_a_metadata_leader_that_does_not_answer_is_not_asked_first_again_f
     resolver = await started(cluster)
     addresses = {broker.broker_id: broker.address for broker in cluster.brokers.values()}
     asked: list[str] = []
-    resolver._connections |= {  # type: ignore[misc]
-        address: Silent(address, asked, lambda address: address != addresses[2]) for address in addresses.values()
-    }
+    resolver._connections |= connections(addresses.values(), asked, lambda address: address != addresses[2])
 
     async def call(timeout_seconds: float = 5) -> list[str]:
         asked.clear()
