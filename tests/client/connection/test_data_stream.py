@@ -11,8 +11,8 @@ from raftmq import errors
 from raftmq.client.connection import data_stream as data_stream_module
 from raftmq.client.connection import transport as transport_module
 from raftmq.client.connection.append_stream import SerializedAppend
-from raftmq.client.connection.data_calls import POLL_NUMBER
-from raftmq.client.connection.data_stream import APPEND_NUMBER, POLL_STREAM_NUMBER
+from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER
+from raftmq.client.connection.data_stream import POLL_STREAM_NUMBER
 from raftmq.client.connection.transport import GrpcConnection
 from raftmq.frames import FrameType
 from raftmq.methods import POLL
