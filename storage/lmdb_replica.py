@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -45,7 +46,7 @@ from raftmq.storage.lmdb_env import (
     reading,
 )
 from raftmq.storage.lmdb_file import LmdbFile, OpenStream
-from raftmq.storage.log_scan import Borders, Scan, TermStarts, Verify, read_fields, scan
+from raftmq.storage.log_scan import Borders, Scan, TermStarts, Verify, scan, term_at
 from raftmq.storage.log_store import ReplicaKey, TimeSearch, Update
 from raftmq.storage.meta_pages import check_pages
 from raftmq.storage.page_release import FileSpace
@@ -164,9 +165,8 @@ class LmdbReplica(LmdbFile):
         scanned = scan(transaction, databases, meta, verify, note.verified_index, borders)
         self.meta, self.scanned, self.term_starts = meta, scanned, scanned.term_starts
         self._last_term = scanned.term_starts[-1][0] if scanned.term_starts else meta.position.term
-        self._times.begin(
-            meta.position.index + 1, meta.last_index, lambda index: read_fields(transaction, databases, index).term
-        )
+        # the row itself is perhaps not in memory, and would cost a read-ahead of the volume
+        self._times.begin(meta.position.index + 1, meta.last_index, partial(term_at, scanned.term_starts))
         self._stored_verified_index = LogIndex(note.verified_index)
         # a tail that was checked may begin after unchecked entries: the clean point then stays before them
         is_gapless = scanned.checked_from <= max(note.verified_index, meta.position.index) + 1

@@ -6,8 +6,10 @@ written, and LMDB's own errors pass through. Rows up to the truncation point awa
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.raft.entry import EntryKind
@@ -89,6 +91,11 @@ def scan(
         found = _scan_tail(transaction, databases, meta, verified_index, borders)
     _check_term(found.term_starts, meta)
     return found
+
+
+def term_at(starts: TermStarts, index: int) -> Term:
+    """Return the term of an entry of a log whose terms start there."""
+    return starts[bisect_right(starts, index, key=itemgetter(1)) - 1][0]
 
 
 def _check_term(starts: TermStarts, meta: ReplicaMeta) -> None:

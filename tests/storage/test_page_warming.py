@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 from raftmq.raft.core import RestoredState
 from raftmq.storage import lmdb_replica, log_scan, page_warming
+from raftmq.storage.disk_space import TIMES_SUFFIX
 from raftmq.storage.errors import DamagedReplicaError, StorageUnavailableError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.lmdb_pages import BRANCH, PAGE_HEADER, child_page, node_places
+from raftmq.storage.log_scan import term_at
 from raftmq.storage.log_store import Update
 from raftmq.storage.meta_pages import check_pages
 from raftmq.storage.page_warming import WARM_BYTES_MAX, warm_opening
 from raftmq.storage.replica_codec import replica_transaction_id
+from raftmq.storage.time_bounds import Covered, TimeBounds
 
 from tests.support.storage.log_builder import KEY, LogBuilder, append, hard, initial_state, lmdb_store, truncate
 
@@ -118,6 +121,31 @@ def test_opening_reads_only_warmed_pages(shape: str, is_scrubbed: bool, tmp_path
         check_pages(path, b"meta", replica_transaction_id)  # this reads the commit before the last as well
         assert read_from_disk(lambda: warm_opening(path)) > 0
         assert read_from_disk(lambda: open_and_restore(store)) == 0, "it was in memory"
+
+
+@pytest.mark.usefixtures("disk_counts")
+def test_taking_saved_bounds_of_times_reads_nothing(tmp_path: Path) -> None:
+    """They name an entry within the log and its term, which the starts of terms tell."""
+    with lmdb_store(tmp_path) as store:
+        fill(store, *SHAPES["large"])
+        store.open(KEY)
+        replica = store._replica(KEY)
+        first, last = replica.meta.position.index + 1, replica.meta.last_index
+        middle = (2 * first + last) // 3
+        covered = Covered(first, middle, term_at(replica.term_starts, middle))
+        store.close(KEY)
+        bounds = TimeBounds(0, -1)
+        for index in range(middle + 1):
+            bounds.raise_to(index, 7)
+        path = store.path(KEY)
+        path.with_suffix(TIMES_SUFFIX).write_bytes(bounds.encode(KEY, covered))
+        forget(path)
+        check_pages(path, b"meta", replica_transaction_id)
+        warm_opening(path)
+        assert read_from_disk(lambda: open_and_restore(store)) == 0
+        unknown = store._replica(KEY)._times.next_block(first, 8)
+        assert unknown is not None
+        assert unknown.last_index > middle, "the bounds were taken"
 
 
 @pytest.mark.usefixtures("disk_counts")
