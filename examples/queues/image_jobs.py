@@ -33,9 +33,12 @@ def thumbnail(pixels: bytes) -> bytes:
     return b"".join(pixels[SIDE * y : SIDE * (y + 1) : FACTOR] for y in range(0, SIDE, FACTOR))
 
 
-async def shrink_images(queue: Queue[bytes], thumbnails: dict[str, bytes]) -> None:
-    """Make one thumbnail after the other, until there is no image. A repeated one overwrites its thumbnail with an equal one."""
-    while (message := await queue.get(wait_ms=500)) is not None:
+async def shrink_images(queue: Queue[bytes], thumbnails: dict[str, bytes], count: int) -> None:
+    """Make one thumbnail after the other, until there are `count`. A repeated one overwrites its thumbnail with an equal one."""
+    while len(thumbnails) < count:
+        message = await queue.get(wait_ms=500)
+        if message is None:
+            continue  # other handlers have those that may be in work now
         small = thumbnail(message.value)
         await asyncio.sleep(0.001)  # stores it
         thumbnails[message.id or ""] = small
@@ -67,7 +70,7 @@ async def main() -> None:
         print("globex puts 300 images, then acme and initech put 3 each")
         async with asyncio.TaskGroup() as handlers:
             for _ in range(HANDLERS):
-                handlers.create_task(shrink_images(queue, thumbnails))
+                handlers.create_task(shrink_images(queue, thumbnails, len(customers)))
     report([name.partition("-")[0] for name in thumbnails])
 
 
