@@ -136,6 +136,8 @@ class SinkTask:
         """Whether the ledger had no room for the number of partitions of a topic."""
         self._opened_ms = 0
         """Time on a broker's clock when the ledger was opened."""
+        self._has_copy = False
+        """Whether the task began with the ledger of another task of its process."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Write all rows. Returns when they are on disk on a majority.
@@ -458,6 +460,7 @@ class SinkTask:
         opened = _latest[0]
         if opened is not None and opened.identity == identity and not opened.ledger.missing(identity.attempt):
             self._ledger, self._opened_ms = opened.ledger, opened.time_ms
+            self._has_copy = True
         else:
             self._ledger = self._opened(identity)
         self._ledger = self._earlier(identity).fence_old(self._ledger)
@@ -477,7 +480,8 @@ class SinkTask:
         if identity is None:
             return Identity(self._cluster.run(self._appender.anonymous_id), 0) if sorter.count else None
         if not sorter.count:
-            self._ledger = self._opened(identity)  # a copy may be older than an earlier run of this task
+            if self._has_copy:  # it may be older than an earlier run of this task
+                self._ledger = self._opened(identity)
             if self._ledger.has(self._task):
                 raise ReplayMismatchError(
                     f"task {self._task} of batch {identity.epoch} runs again without the rows it had"

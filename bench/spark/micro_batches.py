@@ -60,7 +60,7 @@ def ways_of_micro_batches(
     def ours(read: Mapping[str, str] | None = None, **more: str) -> dict[str, list[float]]:
         with _raftmq_topics(servers, "from", "to") as (source, target, feed):
             sink = {"bootstrap.servers": servers, "topic": target} | more
-            return run(_read_raftmq(spark, servers, source, read or {}), "raftmq", sink, feed)
+            return run(_read_raftmq(spark, servers, source, read), "raftmq", sink, feed)
 
     def only_read() -> dict[str, list[float]]:
         with _raftmq_topics(servers, "from", "to") as (source, _, feed):
