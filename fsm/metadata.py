@@ -34,6 +34,7 @@ from raftmq.fsm.metadata_commands import (
     LeaveConsumerGroup,
     MetadataCommand,
     MetadataResult,
+    ProducerInitialized,
     RaiseFeatureLevel,
     RecoverPartition,
     RegisterNode,
@@ -73,7 +74,12 @@ from raftmq.fsm.metadata_nodes import (
     set_metadata_membership,
     set_node_state,
 )
-from raftmq.fsm.metadata_producers import allocate_producer_ids, forget_producer_names, init_named_producer
+from raftmq.fsm.metadata_producers import (
+    allocate_producer_ids,
+    forget_producer_names,
+    init_named_producer,
+    standing_claim,
+)
 from raftmq.fsm.metadata_recoveries import recover_metadata, recover_partition
 from raftmq.fsm.metadata_replicas import (
     admit_replica,
@@ -390,6 +396,12 @@ class Metadata:
         now_ms = self._tables.expiry.now_ms
         rows = self._tables.producer_names.used_until(now_ms - unused_ms)
         return [(name, row.epoch, now_ms - row.used_time_ms) for name, row in rows if name.startswith(prefix)]
+
+    def standing_claim(self, command: InitNamedProducer) -> ProducerInitialized | None:
+        """Return the answer to a claim of one name that would change nothing, or None if it must be applied."""
+        if command.then is not None:
+            return None
+        return standing_claim(self._tables, command, self._tables.expiry.now_ms)
 
     @property
     def expiry_now_ms(self) -> int:

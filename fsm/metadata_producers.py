@@ -21,7 +21,7 @@ from raftmq.fsm.metadata_commands import (
 )
 from raftmq.fsm.metadata_tables import MetadataTables
 from raftmq.fsm.producer_ids import NAME_EPOCH_SHIFT, NAMED_PRODUCER_BIT
-from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, STAMP_BYTES_MAX, NamedProducer
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, STAMP_BYTES_MAX, USED_TIME_STEP_MS, NamedProducer
 from raftmq.fsm.tables import is_key_text
 
 PRODUCER_ID_BLOCK_MAX: Final = 1_000_000
@@ -87,6 +87,19 @@ def _claim(
         batch_epoch_min = max(batch_epoch_min, _first_batch_epoch(epoch, is_asked_for=command.epoch is not None))
     names.put(command.name, NamedProducer(producer_id, epoch, now_ms, stamp, batch_epoch_min))
     return ProducerInitialized(tables.cluster.revision, producer_id, epoch, stamp)
+
+
+def standing_claim(tables: MetadataTables, command: InitNamedProducer, now_ms: int) -> ProducerInitialized | None:
+    """Return the answer to a command that would change nothing, or None if it must be applied.
+
+    The time of a name's last use is then up to `USED_TIME_STEP_MS` too early.
+    """
+    known = tables.producer_names.get(command.name)
+    if known is None or command.epoch != known.epoch or now_ms - known.used_time_ms >= USED_TIME_STEP_MS:
+        return None
+    if command.replaces == known.stamp and command.stamp != known.stamp:
+        return None
+    return ProducerInitialized(tables.cluster.revision, known.producer_id, known.epoch, known.stamp)
 
 
 def forget_producer_names(tables: MetadataTables, command: ForgetProducerNames) -> Done | Rejected:

@@ -24,6 +24,9 @@ NAMED_PRODUCERS_MAX: Final = 100_000
 STAMP_BYTES_MAX: Final = 4096
 """Room for two bits for each of 16,000 tasks; a digest takes a few bytes."""
 
+USED_TIME_STEP_MS: Final = 60_000
+"""A claim that repeats what a name has is an entry of the log only if the name's last use is so long ago."""
+
 
 class NamedProducer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The row of a name."""
@@ -31,7 +34,7 @@ class NamedProducer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     producer_id: int
     epoch: int
     used_time_ms: int
-    """The time of the expiry clock at the last `InitNamedProducer` of this name."""
+    """The time of the expiry clock at the last `InitNamedProducer` of this name that was an entry of the log."""
     stamp: bytes = b""
     """The stamp of this epoch: opaque, at most `STAMP_BYTES_MAX`."""
     batch_epoch_min: int = 0

@@ -96,7 +96,7 @@ class GrpcServer:
             tracing.broker_id = lambda: host.node_id
         locator: Locator[Partition] = Locator(host, host.partitions)
         leader = MetadataLeader(host, forwarder)
-        producer_ids = ProducerIds(host, leader)
+        producer_ids = ProducerIds(host, locator, leader)
         self.log = LogService(host, host.partitions, producer_ids, self.metrics)
         self.calls = calls = NodeCalls(host, forwarder)
         self.health = HealthService(host, locator)

@@ -10,9 +10,11 @@ from typing import Final
 
 import msgspec
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.commands import refused
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
 from raftmq.fsm.feature_levels import SECOND_CLAIM_LEVEL
 from raftmq.fsm.metadata_commands import (
@@ -25,7 +27,7 @@ from raftmq.fsm.metadata_commands import (
     StampClaim,
 )
 from raftmq.fsm.metadata_producers import FORGOTTEN_NAMES_MAX
-from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, USED_TIME_STEP_MS
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX, is_key_text
 from raftmq.proto import queue_pb2 as pb
 
@@ -44,8 +46,9 @@ KEPT_PREFIXES: Final = (RESERVED_PREFIX, MARKS_PREFIX)
 class ProducerIds:
     """Assigns the producer ids of one node."""
 
-    def __init__(self, host: ServiceHost, leader: MetadataLeader) -> None:
+    def __init__(self, host: ServiceHost, locator: Locator[Partition], leader: MetadataLeader) -> None:
         self._host = host
+        self._locator = locator
         self.leader = leader
         self._next_id = 0
         self._ids_left = 0
@@ -96,8 +99,11 @@ class ProducerIds:
             RequestError: as `MetadataLeader.execute`. A part of the names may have been removed.
         """
         metadata = self._host.metadata.state_machine
-        used_until_ms = metadata.expiry_now_ms - request.unused_ms
-        found = metadata.unused_producer_names(request.prefix, request.unused_ms)
+        unused_ms = (
+            request.unused_ms and request.unused_ms + USED_TIME_STEP_MS
+        )  # a name's last use may be noted as earlier
+        used_until_ms = metadata.expiry_now_ms - unused_ms
+        found = metadata.unused_producer_names(request.prefix, unused_ms)
         kept = tuple(prefix for prefix in KEPT_PREFIXES if not request.prefix.startswith(prefix))
         found = [row for row in found if not row[0].startswith(kept)]
         revision = metadata.revision
@@ -124,7 +130,7 @@ class ProducerIds:
         command = InitNamedProducer(request.name, epoch, request.stamp, replaces)
         second = _second_claim(request)
         if second is None:
-            result = await self.leader.execute(command, ProducerInitialized, call.deadline)
+            result = await self._claim(command, call)
         elif self._host.metadata.state_machine.feature_level >= SECOND_CLAIM_LEVEL:
             both = msgspec.structs.replace(command, then=second)
             result = await self.leader.execute(both, ProducerInitialized, call.deadline)
@@ -142,6 +148,15 @@ class ProducerIds:
         elif result.then is not None:
             answer.then.error.CopyFrom(refused(result.then).detail)
         return answer
+
+    async def _claim(self, command: InitNamedProducer, call: Call) -> ProducerInitialized:
+        """Claim a name. A claim that would change nothing, as most of those that read a stamp, is no entry of the log."""
+        if self._host.metadata.state_machine.standing_claim(command) is not None:
+            await self._locator.confirm_metadata(call.deadline)
+            standing = self._host.metadata.state_machine.standing_claim(command)
+            if standing is not None:
+                return standing
+        return await self.leader.execute(command, ProducerInitialized, call.deadline)
 
     async def _claim_both(self, command: InitNamedProducer, second: StampClaim, call: Call) -> ProducerInitialized:
         """Claim two stamps by two commands, in a cluster with a broker that does not know one for both."""

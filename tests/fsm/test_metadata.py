@@ -12,7 +12,7 @@ from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import BalancingView, PartitionView, RecoveryView, ReplicaView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
-from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, USED_TIME_STEP_MS, NamedProducer
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
 from tests.support.fsm import histories
@@ -976,3 +976,52 @@ def test_the_latest_recoveries_of_a_partition_are_remembered_until_its_topic_is_
     assert [one.partition for one in cluster.state.recoveries()] == [1, 0, 0, 0, 0]
     cluster.run(mc.DeleteTopic(topic_id))
     assert cluster.state.recoveries() == ()
+
+
+def test_a_claim_that_is_answered_without_an_entry_has_the_entrys_answer_and_would_change_nothing() -> None:
+    """The log is the twin: each standing claim is applied after all, and must change only times and revisions."""
+    rng = random.Random(8)
+    cluster, standing_count = Cluster(), 0
+    names, stamps = ("a", "b"), (b"", b"1", b"2")
+    last = dict.fromkeys(names, 0)
+
+    def rows() -> list[NamedProducer | None]:
+        found = [cluster.state._tables.producer_names.get(name) for name in names]
+        return [row and msgspec.structs.replace(row, used_time_ms=0) for row in found]
+
+    for _ in range(3000):
+        cluster.log.time_ms += rng.choice([0, 1, 30_000])
+        name = rng.choice(names)
+        epoch = rng.choice([None, 0, 1, 2, 3]) if rng.random() < 0.1 else last[name]
+        command = mc.InitNamedProducer(name, epoch, rng.choice(stamps), rng.choice([None, *stamps]))
+        standing, before = cluster.state.standing_claim(command), rows()
+        result = cluster.run(command)
+        if isinstance(result, mc.ProducerInitialized):
+            last[name] = result.epoch
+        if standing is None:
+            continue
+        standing_count += 1
+        assert isinstance(result, mc.ProducerInitialized)
+        assert msgspec.structs.replace(result, revision=standing.revision) == standing
+        assert rows() == before
+    assert 300 < standing_count < 2700
+
+
+def test_a_claim_that_changes_anything_is_not_standing(cluster: Cluster) -> None:
+    cluster.run(mc.InitNamedProducer("p", 1, b"1"))
+    same, then = mc.InitNamedProducer("p", 1, b"1"), mc.StampClaim("q", 1)
+    standing = cluster.state.standing_claim
+    assert standing(same) == standing(mc.InitNamedProducer("p", 1)) == standing(mc.InitNamedProducer("p", 1, b"2"))
+    assert standing(mc.InitNamedProducer("p", 1, b"1", b"1")) is not None
+    for command in (
+        mc.InitNamedProducer("q", 1, b"1"),
+        mc.InitNamedProducer("p", None, b"1"),
+        mc.InitNamedProducer("p", 0, b"1"),
+        mc.InitNamedProducer("p", 2, b"1"),
+        mc.InitNamedProducer("p", 1, b"2", b"1"),
+        mc.InitNamedProducer("p", 1, b"1", then=then),
+    ):
+        assert standing(command) is None, command
+    cluster.log.time_ms += USED_TIME_STEP_MS
+    cluster.run(mc.AllocateProducerIds(1))
+    assert standing(same) is None, "the name's last use must be noted, or the name would expire"

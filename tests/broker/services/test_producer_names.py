@@ -81,6 +81,52 @@ async def test_a_second_stamp_is_claimed_with_the_first_at_every_feature_level(h
             assert refused.value.code == pb.PRODUCER_FENCED
 
 
+async def test_a_claim_that_changes_nothing_is_no_entry_of_the_log(monkeypatch):
+    async with running() as node:
+        await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
+
+        async def claim(stamp: bytes, epoch: int = 1, **more: bytes) -> pb.InitProducerResponse:
+            request = pb.InitProducerRequest(name="task", epoch=epoch, stamp=stamp, **more)
+            return await node.producer_ids.init_producer(request, node.call())
+
+        first = await claim(b"1")
+        applied = node.metadata.state_machine.applied_index
+        for again in (await claim(b"1"), await claim(b""), await claim(b"2"), await claim(b"2", replaces=b"0")):
+            assert again == first
+        assert node.metadata.state_machine.applied_index == applied
+        assert (await claim(b"2", replaces=b"1")).stamp == b"2"
+        assert node.metadata.state_machine.applied_index == applied + 1
+        forget = node.producer_ids.forget_names
+        found = await forget(pb.ForgetProducerNamesRequest(unused_ms=1, dry_run=True), node.call())
+        assert found.forgotten_count == 0, "the name may have been used since the use that is noted"
+        monkeypatch.setattr("raftmq.fsm.metadata_producers.USED_TIME_STEP_MS", 0)
+        await claim(b"2")
+        assert node.metadata.state_machine.applied_index == applied + 2
+
+
+async def test_a_claim_that_changes_nothing_is_answered_only_when_a_majority_has_confirmed_that(monkeypatch):
+    async with running() as node:
+        await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
+
+        async def claim(epoch: int) -> pb.InitProducerResponse:
+            request = pb.InitProducerRequest(name="task", epoch=epoch, stamp=b"%d" % epoch)
+            return await node.producer_ids.init_producer(request, node.call())
+
+        async def change_meanwhile() -> None:
+            monkeypatch.undo()
+            await claim(2)
+
+        async def refuse() -> None:
+            raise RequestError(pb.NOT_LEADER, "another broker has taken over")
+
+        await claim(1)
+        for confirm, code in ((refuse, pb.NOT_LEADER), (change_meanwhile, pb.PRODUCER_FENCED)):
+            monkeypatch.setattr(node.metadata, "read_index", confirm)
+            with pytest.raises(RequestError) as refused:
+                await claim(1)
+            assert refused.value.code == code
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -190,7 +190,7 @@ class Harness:
         self.forwarder = FakeForwarder()
         locator: Locator[Partition] = Locator(self, self.partitions)
         leader = MetadataLeader(self, self.forwarder)
-        self.producer_ids = ProducerIds(self, leader)
+        self.producer_ids = ProducerIds(self, locator, leader)
         self.log = LogService(self, self.partitions, self.producer_ids)
         calls = NodeCalls(self, self.forwarder)
         self.health = HealthService(self, locator)
