@@ -20,11 +20,13 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raftmq.client.producer.sequenced_append import SequencedAppender, StampClaim
+from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender, StampClaim
 from raftmq.errors import ProducerFencedError, UnknownTopicError
 from raftmq.spark import batch_marks
 from raftmq.spark.batch_ledger import (
@@ -94,6 +96,17 @@ class _Opened:
     """Time on a broker's clock when it was opened."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """Hold the opening of a ledger that has begun."""
+
+    steps: Generator[Ask, Answer, BatchLedger]
+    ask: Claim
+    """The first request of the steps."""
+    asked: Future[NamedEpoch]
+    """The cluster's answer to it."""
+
+
 _latest: list[_Opened | None] = [None]
 """The ledger that a task of this process has read or changed last. Spark runs a process's tasks one after the other."""
 
@@ -160,7 +173,7 @@ class SinkTask:
                 raise InvalidOptionError(
                     "delivery=finish is for log topics: messages that were taken cannot be read back"
                 )
-            self._open(identity)
+            batches = self._open_meanwhile(identity, batches)
         if isinstance(columns, QueueColumns):
             assert topic is not None  # `sink_kinds` finds these columns by the topic
             return self._write_messages(batches, columns, topic)
@@ -457,19 +470,41 @@ class SinkTask:
 
         If another task of this process has opened it in this run of the batch, begin with its copy.
         """
-        opened = _latest[0]
-        if opened is not None and opened.identity == identity and not opened.ledger.missing(identity.attempt):
-            self._ledger, self._opened_ms = opened.ledger, opened.time_ms
-            self._has_copy = True
-        else:
-            self._ledger = self._opened(identity)
-        self._ledger = self._earlier(identity).fence_old(self._ledger)
+        for _ in self._open_meanwhile(identity, ()):
+            pass
 
-    def _opened(self, identity: WriteIdentity) -> BatchLedger:
+    def _open_meanwhile(self, identity: WriteIdentity, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """Open the ledger as `_open` does, while Spark computes the first of the batches. Return the batches."""
+        opened = _latest[0]
+        self._has_copy = (
+            opened is not None and opened.identity == identity and not opened.ledger.missing(identity.attempt)
+        )
+        if opened is not None and self._has_copy:
+            self._ledger, self._opened_ms = opened.ledger, opened.time_ms
+        else:
+            opening = self._begin_opening(identity)
+            rest = iter(batches)
+            try:
+                first = list(islice(rest, 1))
+                self._ledger = self._opened(identity, opening)
+            finally:
+                opening.asked.cancel()  # if Spark has failed
+            batches = chain(first, rest)
+        self._ledger = self._earlier(identity).fence_old(self._ledger)
+        return batches
+
+    def _begin_opening(self, identity: WriteIdentity) -> _Opening:
         topic = self._topic(self._options.topic) if self._options.topic is not None else None
         counts = {topic.topic_id: topic.partition_count} if topic is not None else {}
+        steps = open_batch(identity, counts)
+        ask = next(steps)
+        assert isinstance(ask, Claim)
+        return _Opening(steps, ask, self._begin_claim(identity, ask))
+
+    def _opened(self, identity: WriteIdentity, opening: _Opening | None = None) -> BatchLedger:
+        opening = opening or self._begin_opening(identity)
         try:
-            return self._agree(identity, open_batch(identity, counts))
+            return self._agree(identity, opening.steps, self._claimed(opening.ask, opening.asked))
         except ProducerFencedError as error:
             raise LaterBatchError(
                 f"{identity.name.partition('/')[0]!r} has begun a later batch than {identity.epoch} before"
@@ -501,12 +536,14 @@ class SinkTask:
     def _entering(self, identity: WriteIdentity, digest: bytes) -> Generator[Ask, Answer, BatchLedger]:
         return enter_batch(identity, self._task, digest, self._ledger, self._opened_ms)
 
-    def _agree(self, identity: WriteIdentity, steps: Generator[Ask, Answer, BatchLedger]) -> BatchLedger:
-        """Execute the requests of the steps until they end."""
+    def _agree(
+        self, identity: WriteIdentity, steps: Generator[Ask, Answer, BatchLedger], answer: Answer | None = None
+    ) -> BatchLedger:
+        """Execute the requests of the steps until they end. `answer` is to the first request of steps that have begun."""
         deadline, left = 0.0, TASKS_MAX + 1
         try:
-            ask = next(steps)
             while True:
+                ask = next(steps) if answer is None else steps.send(answer)
                 if isinstance(ask, Claim):
                     answer = self._claim(identity, ask)
                 elif isinstance(ask, Peek):
@@ -518,7 +555,6 @@ class SinkTask:
                         raise self._waited_in_vain(identity, ask.waiting_for)
                     time.sleep(LEDGER_POLL_SECONDS)
                     answer = Answer()
-                ask = steps.send(answer)
         except StopIteration as end:
             ledger = end.value
             assert isinstance(ledger, BatchLedger)
@@ -544,11 +580,21 @@ class SinkTask:
             return Answer()
 
     def _claim(self, identity: WriteIdentity, ask: Claim) -> Answer:
+        return self._claimed(ask, self._begin_claim(identity, ask))
+
+    def _begin_claim(self, identity: WriteIdentity, ask: Claim) -> Future[NamedEpoch]:
         epoch = identity.name_epoch(ask.round_)
         then = None
         if ask.then is not None:
             then = StampClaim(ask.then.name, identity.name_epoch(), ask.then.stamp, ask.then.replaces)
-        found = self._cluster.run(lambda: self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces, then=then))
+        return self._cluster.start(lambda: self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces, then=then))
+
+    def _claimed(self, ask: Claim, asked: Future[NamedEpoch]) -> Answer:
+        try:
+            found = asked.result()
+        except BaseException:
+            asked.cancel()
+            raise
         self._producer_ids[ask.name] = found.producer_id
         self._opened_ms = self._opened_ms or found.time_ms
         return Answer(found.stamp, found.then)

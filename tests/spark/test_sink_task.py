@@ -473,6 +473,35 @@ def test_nothing_is_written_when_reading_the_rows_fails(servers, options):
     check_once(servers, options, [])
 
 
+def test_the_ledger_is_opened_while_spark_computes_the_first_rows(servers, options, admin: sync.Admin):
+    identity = WriteIdentity(name(), 0, 1)
+
+    def waiting() -> Iterator[pa.RecordBatch]:
+        deadline = time.monotonic() + 20
+        while not admin.forget_producer_names(prefix=identity.ledger_name, unused_seconds=0, dry_run=True).count:
+            assert time.monotonic() < deadline, "the ledger is opened after the rows"
+        yield batch_of(rows(0, 10))
+        yield batch_of(rows(10, 20))
+
+    assert SinkTask(options, COLUMNS, identity, 0).run(waiting()).rows == {options.topic: 20}
+    check_once(servers, options, rows(0, 20))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_rows_that_cannot_be_computed_are_reported_whatever_the_ledger_says(servers, options, is_late):
+    identity = WriteIdentity(name(), 1, 1)
+    if is_late:
+        run(options, replace(identity, epoch=2), 0, rows(0, 5))
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        raise DiedError
+        yield
+
+    with pytest.raises(DiedError):
+        SinkTask(options, COLUMNS, identity, 0).run(failing())
+    check_once(servers, options, rows(0, 5) if is_late else [])
+
+
 def test_a_write_to_an_unknown_topic_is_refused(servers):
     with pytest.raises(UnknownTopicError):
         run(made_options(servers, "nowhere"), WriteIdentity(name(), 0, 1), 0, rows(0, 1))
