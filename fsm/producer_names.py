@@ -25,7 +25,7 @@ STAMP_BYTES_MAX: Final = 4096
 """Room for two bits for each of 16,000 tasks; a digest takes a few bytes."""
 
 USED_TIME_STEP_MS: Final = 60_000
-"""A claim that repeats what a name has is an entry of the log only if the name's last use is so long ago."""
+"""A claim that would change only the time of a name's last use is an entry of the log if that time is so long ago."""
 
 
 class NamedProducer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
