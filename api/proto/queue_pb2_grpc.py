@@ -134,8 +134,8 @@ class LogServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def OpenDataConnection(self, request, context):
-        """Asks for a data connection to this broker: a TCP connection beside gRPC that carries Append, Poll and Queue.PollStream in frames
-        (docs/internals/protocol.md). A client that cannot use it makes the same calls over gRPC.
+        """Asks for a data connection to this broker: a TCP connection beside gRPC that carries Append, Poll, Queue.PollStream and
+        InitProducer in frames (docs/internals/protocol.md). A client that cannot use it makes the same calls over gRPC.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

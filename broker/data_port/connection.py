@@ -41,7 +41,7 @@ from raftmq.frames import (
     FrameType,
     frame_header,
 )
-from raftmq.methods import APPEND, POLL, POLL_STREAM
+from raftmq.methods import APPEND, INIT_PRODUCER, POLL, POLL_STREAM
 from raftmq.proto import queue_pb2 as pb
 from raftmq.sockets import tune
 
@@ -467,7 +467,8 @@ class DataConnection(asyncio.BufferedProtocol):
             if row.method is POLL_STREAM:
                 self._begin_stream(request, self._reserve_request(body, len(request.acks)), seconds, correlation_id)
                 return
-            self._calls[correlation_id] = self._reserve_request(body, len(request.partitions))
+            partitions = 0 if row.method is INIT_PRODUCER else len(request.partitions)
+            self._calls[correlation_id] = self._reserve_request(body, partitions)
         except RequestError as error:
             self._send_error(correlation_id, error)
             return

@@ -1,4 +1,4 @@
-"""Calls with one answer over data connections: polls, and appends without a stream.
+"""Calls with one answer over data connections: polls, appends without a stream, and the registration of producers.
 
 Must not open connections, nor choose between them and gRPC.
 """
@@ -14,10 +14,11 @@ from raftmq.client.base.error_details import error_from_detail, fresh_copy, with
 from raftmq.client.connection.data_connection import DataConnection
 from raftmq.errors import RaftMQError, RequestTimedOutError, UnreachableError, WrongClusterError
 from raftmq.frames import DATA_METHODS, FrameError
-from raftmq.methods import APPEND, POLL, RequestT, ResponseT, UnaryMethod
+from raftmq.methods import APPEND, INIT_PRODUCER, POLL, RequestT, ResponseT, UnaryMethod
 from raftmq.proto import queue_pb2 as pb
 
 APPEND_NUMBER: Final = DATA_METHODS.index(APPEND)
+INIT_PRODUCER_NUMBER: Final = DATA_METHODS.index(INIT_PRODUCER)
 POLL_NUMBER: Final = DATA_METHODS.index(POLL)
 
 

@@ -1,4 +1,4 @@
-"""One data connection: frames over TCP that carry Append and Poll calls to a broker, beside gRPC (`raftmq.frames`, ADR 0012).
+"""One data connection: frames over TCP that carry calls to a broker, beside gRPC (`raftmq.frames`, ADR 0012).
 
 It must not choose connections, nor repeat calls. Invariants: a call is answered, refused, lost or cancelled, once. After the end of the
 connection nothing is called back any more.
@@ -63,6 +63,8 @@ class DataConnection(asyncio.BufferedProtocol):
     """An open connection. `open_data_connection` makes it."""
 
     def __init__(self, address: str) -> None:
+        self.version = 0
+        """The version of the frames, of which METHOD_VERSIONS says what they carry. 0 before the greeting."""
         self._address = address
         self._loop = asyncio.get_running_loop()
         self._generation = current_generation()
@@ -232,6 +234,7 @@ class DataConnection(asyncio.BufferedProtocol):
             RaftMQError: The broker refused, or the connection ended.
         """
         assert self._transport is not None
+        self.version = version
         hello = pb.DataHello(version=version, token=token).SerializeToString()
         self._transport.write(frame_header(FrameType.HELLO, len(hello)) + hello)
         refusal = await self._welcomed

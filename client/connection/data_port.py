@@ -72,6 +72,13 @@ class DataPort:
             opening.add_done_callback(lambda _: self._openings.pop(method_number, None))
         return None if self._uses_grpc else opening
 
+    def open_connection(self, method_number: int, carrier_number: int) -> DataConnection | None:
+        """Return another method's connection, if it is open and can carry this method, too. Opens none."""
+        connection = self._connections.get(carrier_number)
+        if connection is None or not connection.is_open or connection.version < METHOD_VERSIONS[method_number]:
+            return None
+        return connection
+
     def on_broker_lost(self) -> None:
         """Try again with the next call, as calls over gRPC have failed: the broker was restarted, and may have a data port by now."""
         self._retry_at = 0.0

@@ -1,7 +1,7 @@
 """The SDK's access to brokers: a small seam (`Transport`, `Connection`, `AppendStream`) and its implementation.
 
 Calls go over gRPC. Polls, appends (alone or in streams) and streams of messages go over data connections where the broker has them
-(`data_port`).
+(`data_port`), and a registration of a producer goes over the one for appends if it is open.
 
 A simulator replaces `GrpcTransport` with one in memory. Every failure leaves this module as a `RaftMQError`: the broker's typed error,
 `UnreachableError` (nothing was sent), `BrokenConnectionError` or `RequestTimedOutError` (the request may have arrived). Must not retry or
@@ -26,7 +26,7 @@ from raftmq.client.base.fork_guard import check_grpc_usable
 from raftmq.client.base.tracing import active_tracing
 from raftmq.client.connection import grpc_fork as grpc_fork  # from now on each fork checks whether gRPC is in use
 from raftmq.client.connection.append_stream import AppendStream, OnEnd, OnResponse, SerializedAppend
-from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER, DataCalls
+from raftmq.client.connection.data_calls import APPEND_NUMBER, INIT_PRODUCER_NUMBER, POLL_NUMBER, DataCalls
 from raftmq.client.connection.data_connection import DataConnection
 from raftmq.client.connection.data_port import DataPort
 from raftmq.client.connection.data_stream import (
@@ -53,6 +53,7 @@ from raftmq.frames import STREAMS_MAX
 from raftmq.methods import (
     APPEND,
     APPEND_STREAM,
+    INIT_PRODUCER,
     OPEN_DATA_CONNECTION,
     POLL,
     POLL_STREAM,
@@ -274,6 +275,10 @@ class GrpcConnection:
             timeout_seconds = deadline - asyncio.get_running_loop().time()
             if connection is not None:
                 return await self._call_over(connection, method, request.SerializeToString(), timeout_seconds)
+        elif method is INIT_PRODUCER and self._tracing is None:
+            opened = self._data_port().open_connection(INIT_PRODUCER_NUMBER, APPEND_NUMBER)
+            if opened is not None:
+                return await self._call_over(opened, method, request.SerializeToString(), timeout_seconds)
         metadata = call_metadata(self.cluster_id)
         if self._tracing is not None and method is not POLL:  # a consumer reads ahead, for later callers
             metadata += self._tracing.call_metadata()

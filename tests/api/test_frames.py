@@ -134,8 +134,8 @@ def test_numbers_on_the_wire_equal_the_released_ones() -> None:
         "REQUEST": 8,
         "RESPONSE": 9,
     }
-    assert DATA_METHODS == (methods.APPEND, methods.POLL, methods.POLL_STREAM)
-    assert METHOD_VERSIONS == (1, 1, 2)
+    assert DATA_METHODS == (methods.APPEND, methods.POLL, methods.POLL_STREAM, methods.INIT_PRODUCER)
+    assert METHOD_VERSIONS == (1, 1, 2, 3)
 
 
 # ---------------------------------------------------------------------------------------------------------- cuts and stops

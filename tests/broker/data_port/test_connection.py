@@ -15,7 +15,7 @@ from raftmq.broker.data_port import port as port_module
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.call import Call, Principal, Right
 from raftmq.frames import BUFFER_BYTES, DATA_VERSION, FrameType, frame_header
-from raftmq.methods import APPEND, POLL
+from raftmq.methods import APPEND, INIT_PRODUCER, POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.data_client import serving
@@ -40,6 +40,21 @@ async def test_records_are_appended_and_polled():
         assert len(pb.PollResponse.FromString(answer.body).partitions[0].batches) == 1
         assert broker.grpc.metrics.requests["Append", "OK"] == 1
         assert broker.grpc.metrics.requests["Poll", "OK"] == 1
+
+
+async def test_producers_are_registered():
+    async with serving() as broker:
+        client = await broker.client()
+        for epoch, stamp in ((7, b"a"), (7, b"b"), (6, b"c")):
+            client.call(INIT_PRODUCER, pb.InitProducerRequest(name="task", epoch=epoch, stamp=stamp))
+        answers = [await client.frame() for _ in range(3)]
+        assert [answer.correlation_id for answer in answers] == [1, 2, 3]
+        first, again = (pb.InitProducerResponse.FromString(answer.body) for answer in answers[:2])
+        assert (first.epoch, first.stamp) == (again.epoch, again.stamp) == (7, b"a")
+        assert first.producer_id == again.producer_id
+        assert answers[2].error.code == pb.PRODUCER_FENCED
+        assert broker.grpc.metrics.requests["InitProducer", "OK"] == 2
+        assert broker.grpc.metrics.requests["InitProducer", "PRODUCER_FENCED"] == 1
 
 
 async def test_frames_are_understood_wherever_the_bytes_are_cut():
@@ -170,6 +185,8 @@ async def test_a_connection_has_the_rights_of_its_token():
         client.say_hello(answer.token)
         assert (await client.frame()).type is FrameType.WELCOME
         client.call(APPEND, append_request(topic, batch(1)))
+        assert (await client.frame()).error.code == pb.PERMISSION_DENIED
+        client.call(INIT_PRODUCER, pb.InitProducerRequest())
         assert (await client.frame()).error.code == pb.PERMISSION_DENIED
         client.call(POLL, poll_request(topic, 0))
         assert (await client.frame()).type is FrameType.ANSWER

@@ -9,10 +9,10 @@ import pytest
 from raftmq import errors
 from raftmq.client.base import settings
 from raftmq.client.connection.append_stream import SerializedAppend
-from raftmq.client.connection.data_calls import APPEND_NUMBER, POLL_NUMBER
+from raftmq.client.connection.data_calls import APPEND_NUMBER, INIT_PRODUCER_NUMBER, POLL_NUMBER
 from raftmq.client.connection.transport import GrpcConnection
-from raftmq.frames import FrameType
-from raftmq.methods import POLL
+from raftmq.frames import METHOD_VERSIONS, FrameType
+from raftmq.methods import INIT_PRODUCER, POLL
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, detail
@@ -63,6 +63,58 @@ async def test_an_append_goes_over_a_data_connection(
     assert len(response.partitions) == 1
     (broker,) = port.connections
     assert [(method, body) for method, _, body in broker.calls] == [(APPEND_NUMBER, request.SerializeToString())]
+
+
+async def open_for_appends(connection: GrpcConnection) -> None:
+    await connection.append(SerializedAppend(0, 5000, pb.AppendRequest(timeout_ms=5000).SerializeToString()), 5)
+
+
+async def test_a_producer_is_registered_over_the_connection_for_appends_if_there_is_one(
+    connection: GrpcConnection, port: FakeDataPort
+) -> None:
+    claim = pb.InitProducerRequest(name="task", epoch=3, stamp=b"rows")
+    before = await connection.call(INIT_PRODUCER, claim, 5)
+    assert not port.connections, "a client that only registers opens no data connection"
+    await connection.call(POLL, poll(), 5)
+    assert await connection.call(INIT_PRODUCER, claim, 5) == before
+    await open_for_appends(connection)
+    assert await connection.call(INIT_PRODUCER, claim, 5) == before
+    polls, appends = port.connections
+    assert [method for method, _, _ in polls.calls] == [POLL_NUMBER]
+    assert [method for method, _, _ in appends.calls] == [APPEND_NUMBER, INIT_PRODUCER_NUMBER]
+    assert appends.calls[-1][2] == claim.SerializeToString()
+    appends.error_of = lambda _: detail(pb.PRODUCER_FENCED)
+    with pytest.raises(errors.ProducerFencedError) as raised:
+        await connection.call(INIT_PRODUCER, claim, 5)
+    assert raised.value.address == port.broker.address
+    appends.say(FrameType.GOODBYE, 3)
+    await port.wait(lambda: not appends.is_open)
+    assert await connection.call(INIT_PRODUCER, claim, 5) == before
+    assert len(port.connections) == 2
+
+
+async def test_an_older_broker_is_asked_over_grpc_to_register_a_producer(
+    connection: GrpcConnection, port: FakeDataPort
+) -> None:
+    port.version = METHOD_VERSIONS[INIT_PRODUCER_NUMBER] - 1
+    await open_for_appends(connection)
+    assert (await connection.call(INIT_PRODUCER, pb.InitProducerRequest(name="task", epoch=3), 5)).epoch == 3
+    (appends,) = port.connections
+    assert [method for method, _, _ in appends.calls] == [APPEND_NUMBER]
+
+
+async def test_a_registration_whose_connection_breaks_may_have_arrived(
+    connection: GrpcConnection, port: FakeDataPort
+) -> None:
+    await open_for_appends(connection)
+    (appends,) = port.connections
+    appends.is_mute = True
+    registering = asyncio.create_task(connection.call(INIT_PRODUCER, pb.InitProducerRequest(name="task", epoch=3), 5))
+    await port.wait(lambda: len(appends.calls) == 2)
+    appends.abort()
+    with pytest.raises(errors.BrokenConnectionError) as raised:
+        await registering
+    assert raised.value.outcome is errors.Outcome.UNKNOWN
 
 
 async def test_a_cancelled_poll_is_cancelled_at_the_broker(connection: GrpcConnection, port: FakeDataPort) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raftmq.frames import DATA_METHODS, DATA_VERSION, FrameReader, FrameType, frame_header
-from raftmq.methods import POLL_STREAM
+from raftmq.methods import INIT_PRODUCER, POLL_STREAM
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_queue import FakeStream
@@ -186,7 +186,10 @@ class FakeDataConnection(asyncio.BufferedProtocol):
         method = DATA_METHODS[method_number]
         request = method.request_type.FromString(data)
         broker = self._port.broker
-        response = await (broker.append(request) if method.name == "Append" else broker.Poll(request, None))
+        if method is INIT_PRODUCER:
+            response = await broker.InitProducer(request, None)  # a test refuses it by `error_of`
+        else:
+            response = await (broker.append(request) if method.name == "Append" else broker.Poll(request, None))
         self._running.pop(correlation_id, None)
         if response is not None:
             self.say(FrameType.ANSWER, correlation_id, response.SerializeToString())
