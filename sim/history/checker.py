@@ -14,14 +14,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from sim.history import losses, positions
+from sim.history import claims, losses, positions
 from sim.history.anomalies import (
     aborted_read,
     duplicate,
+    forked_claim,
     inconsistent_offset,
     lost_write,
+    misanswered_claim,
     misordered_processing,
     misplaced_poll,
+    never_claimed,
     never_read,
     never_sent,
     nonlinearizable,
@@ -30,6 +33,7 @@ from sim.history.anomalies import (
     reordered_sends,
     repeated_processing,
     skipped_poll,
+    stale_claim,
     unprocessed,
     unseen,
 )
@@ -57,6 +61,10 @@ ANOMALIES: Final = (
     misordered_processing.NAME,
     repeated_processing.NAME,
     nonlinearizable.NAME,
+    stale_claim.NAME,
+    forked_claim.NAME,
+    never_claimed.NAME,
+    misanswered_claim.NAME,
 )
 
 
@@ -193,6 +201,11 @@ def _all_findings(history: History, metadata: Iterable[Finding]) -> Iterator[tup
     yield misordered_processing.NAME, misordered_processing.find(history)
     yield repeated_processing.NAME, repeated_processing.find(history)
     yield nonlinearizable.NAME, iter(metadata)
+    registers = claims.registers(history)
+    yield stale_claim.NAME, stale_claim.find(registers)
+    yield forked_claim.NAME, forked_claim.find(registers)
+    yield never_claimed.NAME, never_claimed.find(registers)
+    yield misanswered_claim.NAME, misanswered_claim.find(registers)
 
 
 def _wanted(verdict: Verdict) -> set[int]:

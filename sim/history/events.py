@@ -39,6 +39,7 @@ Operation = Literal[
     "add_partitions",
     "delete_topic",
     "describe_topic",
+    "claim",
 ]
 
 Start = Literal["earliest", "latest"]
@@ -79,7 +80,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, forbid_un
     """The identity of a record, unique among the sends to a topic."""
     key: str | None = None
     epoch: int | None = None
-    """The leader epoch or the assignment's epoch. Only for human readers."""
+    """Of a `claim`: the epoch of the name. Otherwise the leader epoch or the assignment's epoch, only for human readers."""
     producer: str | None = None
     """The idempotent producer that sends. Its sends are neither repeated nor reordered. Null if that was not promised."""
     group: str | None = None
@@ -93,6 +94,14 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, forbid_un
     """A number of partitions."""
     config: dict[str, str] | None = None
     unset: list[str] | None = None
+    name: str | None = None
+    """The name of a producer."""
+    stamp: str | None = None
+    """The stamp that a claim wants to write. Of its answer: the name's current stamp."""
+    replaces: str | None = None
+    """The stamp that a claim wants to replace."""
+    after: int | None = None
+    """The id of the process's claim in whose step this one is made, if that succeeds."""
     is_unconfirmed: bool = False
     """Whether the answer said that it may be old."""
     error: str | None = None

@@ -38,6 +38,10 @@ class Fields(TypedDict, total=False):
     partitions: int
     config: dict[str, str]
     unset: list[str]
+    name: str
+    stamp: str
+    replaces: str | None
+    after: int
     is_unconfirmed: bool
     error: str
     detail: str

@@ -1,4 +1,4 @@
-"""`History`: the events of a run as tables of sends, of reads, of readers' steps, of workers and of operations on topics.
+"""`History`: the events of a run as tables of sends, of reads, of readers' steps, of workers, of operations on topics and of claims.
 
 It is built in one pass over a stream of perhaps millions of events. It creates one small object per send and none per record read, and
 does not keep the events themselves: a place in the history is a number. It must not judge the brokers. An event that contradicts the
@@ -181,6 +181,28 @@ class TopicOperation:
     """Whether a description said that it may be old."""
 
 
+@dataclass(slots=True, eq=False)
+class Claim:
+    """A claim of a producer's name."""
+
+    process: str
+    name: str
+    epoch: int
+    stamp: str
+    """The stamp to write. Empty: none, so that the claim only reads, unless it is the first of its epoch."""
+    replaces: str | None
+    """The stamp to replace. None: the stamp is written only by the first claim of the epoch."""
+    invoked_at: int
+    first: Claim | None = None
+    """The claim in whose step this one is made, if that one succeeds."""
+    has_second: bool = False
+    """Whether another claim is made in this one's step."""
+    ended_at: float = NEVER
+    answer: tuple[int, str] | None = None
+    """The epoch and the stamp of the answer."""
+    error: str | None = None
+
+
 class Begun(NamedTuple):
     """A handler began to work on a record."""
 
@@ -242,7 +264,7 @@ class _Open(msgspec.Struct, gc=False):
     """An operation that has begun."""
 
     event: Event
-    subject: Send | ReadAll | TopicOperation | Progress | None = None
+    subject: Send | ReadAll | TopicOperation | Progress | Claim | None = None
     at: int = 0
     tenure: Tenure | None = None
     """The tenure within which the operation began."""
@@ -264,6 +286,10 @@ class History:
         self.topic_operations: dict[str, list[TopicOperation]] = {}
         self.groups: dict[str, dict[Partition, GroupWork]] = {}
         """Group → partition → the work of its workers."""
+        self.claims: dict[str, list[Claim]] = {}
+        """Producer name → its claims, in the order in which they began."""
+        self._stamps: set[tuple[str, str]] = set()
+        """Name and stamp of each claim that writes."""
         self._open: dict[tuple[str, int], _Open] = {}
         self._deletions: dict[str, list[TopicOperation]] = {}
 
@@ -364,6 +390,8 @@ class History:
             self.read_alls.append(opened.subject)
         elif operation in TOPIC_OPERATIONS:
             opened.subject = self._begin_topic_operation(at, event)
+        elif operation == "claim":
+            opened.subject = self._begin_claim(at, event)
         elif operation == "process":
             self._begin_process(at, event)
         elif operation == "release" and opened.tenure is not None:
@@ -432,6 +460,22 @@ class History:
             self._deletions.setdefault(topic, []).append(begun)
         return begun
 
+    def _begin_claim(self, at: int, event: Event) -> Claim:
+        name, stamp = _given(event.name, "name"), _given(event.stamp, "stamp")
+        if stamp and (name, stamp) in self._stamps:
+            raise _Misfit(f"stamp {stamp!r} of {name} was claimed before")
+        if not stamp and event.replaces is not None:
+            raise _Misfit("a claim replaces a stamp by none")
+        self._stamps.add((name, stamp))
+        begun = Claim(event.process, name, _given(event.epoch, "epoch"), stamp, event.replaces, at)
+        if event.after is not None:
+            first = self._open.get((event.process, event.after))
+            if first is None or not isinstance(first.subject, Claim):
+                raise _Misfit(f"claim {event.after} of {event.process} is not under way")
+            begun.first, first.subject.has_second = first.subject, True
+        self.claims.setdefault(name, []).append(begun)
+        return begun
+
     def _end(self, at: int, event: Event) -> None:
         opened = self._open.pop((event.process, event.id), None)
         if opened is None:
@@ -464,6 +508,10 @@ class History:
             subject.ended_at, subject.is_complete = at, status == "ok"
         elif isinstance(subject, TopicOperation):
             self._end_topic_operation(at, event, subject)
+        elif isinstance(subject, Claim):
+            subject.ended_at, subject.error = at, event.error
+            if status == "ok":
+                subject.answer = (_given(event.epoch, "epoch"), _given(event.stamp, "stamp"))
         elif isinstance(subject, Progress):
             if status != "fail":  # a commit of unknown outcome was requested all the same
                 self._group_work(opened.event).progress.append(subject)
