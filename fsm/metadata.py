@@ -397,11 +397,12 @@ class Metadata:
         rows = self._tables.producer_names.used_until(now_ms - unused_ms)
         return [(name, row.epoch, now_ms - row.used_time_ms) for name, row in rows if name.startswith(prefix)]
 
-    def standing_claim(self, command: InitNamedProducer) -> ProducerInitialized | None:
-        """Return the answer to a claim of one name that would change nothing, or None if it must be applied."""
-        if command.then is not None:
-            return None
-        return standing_claim(self._tables, command, self._tables.expiry.now_ms)
+    def standing_claim(self, command: InitNamedProducer, append_time_ms: int) -> ProducerInitialized | None:
+        """Return the answer to a claim of one name that would change nothing, or None if it must be applied.
+
+        `append_time_ms` is the append time that an entry would have now.
+        """
+        return standing_claim(self._tables, command, append_time_ms)
 
     @property
     def expiry_now_ms(self) -> int:

@@ -89,13 +89,24 @@ def _claim(
     return ProducerInitialized(tables.cluster.revision, producer_id, epoch, stamp)
 
 
-def standing_claim(tables: MetadataTables, command: InitNamedProducer, now_ms: int) -> ProducerInitialized | None:
-    """Return the answer to a command that would change nothing, or None if it must be applied.
+def standing_claim(
+    tables: MetadataTables, command: InitNamedProducer, append_time_ms: int
+) -> ProducerInitialized | None:
+    """Return the answer to a claim of one name that would change nothing, or None if it must be applied.
 
-    The time of a name's last use is then up to `USED_TIME_STEP_MS` too early.
+    Nothing expires by a clock that stands still, so a claim is applied, too, if the last entry is `USED_TIME_STEP_MS` old.
+
+    Args:
+        tables: The tables, as of now.
+        command: The claim.
+        append_time_ms: The append time that an entry would have now.
     """
     known = tables.producer_names.get(command.name)
-    if known is None or command.epoch != known.epoch or now_ms - known.used_time_ms >= USED_TIME_STEP_MS:
+    if known is None or command.epoch != known.epoch or command.then is not None:
+        return None
+    if tables.expiry.now_ms - known.used_time_ms >= USED_TIME_STEP_MS:
+        return None
+    if append_time_ms - tables.expiry.append_time_ms >= USED_TIME_STEP_MS or len(command.stamp) > STAMP_BYTES_MAX:
         return None
     if command.replaces == known.stamp and command.stamp != known.stamp:
         return None

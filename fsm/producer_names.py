@@ -25,7 +25,9 @@ STAMP_BYTES_MAX: Final = 4096
 """Room for two bits for each of 16,000 tasks; a digest takes a few bytes."""
 
 USED_TIME_STEP_MS: Final = 60_000
-"""A claim that would change only the time of a name's last use is an entry of the log if that time is so long ago."""
+"""A claim that would change only the time of a name's last use is an entry of the log if that use, or the last entry, is so long ago."""
+USED_TIME_ERROR_MS: Final = 2 * USED_TIME_STEP_MS
+"""The most that a name's noted last use may be before its last use: a step of the name, and one of the clock that only entries move."""
 
 
 class NamedProducer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -27,7 +27,7 @@ from raftmq.fsm.metadata_commands import (
     StampClaim,
 )
 from raftmq.fsm.metadata_producers import FORGOTTEN_NAMES_MAX
-from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, USED_TIME_STEP_MS
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, USED_TIME_ERROR_MS
 from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX, is_key_text
 from raftmq.proto import queue_pb2 as pb
 
@@ -99,9 +99,7 @@ class ProducerIds:
             RequestError: as `MetadataLeader.execute`. A part of the names may have been removed.
         """
         metadata = self._host.metadata.state_machine
-        unused_ms = (
-            request.unused_ms and request.unused_ms + USED_TIME_STEP_MS
-        )  # a name's last use may be noted as earlier
+        unused_ms = request.unused_ms and request.unused_ms + USED_TIME_ERROR_MS
         used_until_ms = metadata.expiry_now_ms - unused_ms
         found = metadata.unused_producer_names(request.prefix, unused_ms)
         kept = tuple(prefix for prefix in KEPT_PREFIXES if not request.prefix.startswith(prefix))
@@ -151,12 +149,15 @@ class ProducerIds:
 
     async def _claim(self, command: InitNamedProducer, call: Call) -> ProducerInitialized:
         """Claim a name. A claim that would change nothing, as most of those that read a stamp, is no entry of the log."""
-        if self._host.metadata.state_machine.standing_claim(command) is not None:
+        if self._standing(command) is not None:
             await self._locator.confirm_metadata(call.deadline)
-            standing = self._host.metadata.state_machine.standing_claim(command)
+            standing = self._standing(command)
             if standing is not None:
                 return standing
         return await self.leader.execute(command, ProducerInitialized, call.deadline)
+
+    def _standing(self, command: InitNamedProducer) -> ProducerInitialized | None:
+        return self._host.metadata.state_machine.standing_claim(command, self._host.now_ms())
 
     async def _claim_both(self, command: InitNamedProducer, second: StampClaim, call: Call) -> ProducerInitialized:
         """Claim two stamps by two commands, in a cluster with a broker that does not know one for both."""

@@ -12,7 +12,7 @@ from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import BalancingView, PartitionView, RecoveryView, ReplicaView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
-from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, USED_TIME_STEP_MS, NamedProducer
+from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, USED_TIME_ERROR_MS, USED_TIME_STEP_MS
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
 from tests.support.fsm import histories
@@ -978,39 +978,48 @@ def test_the_latest_recoveries_of_a_partition_are_remembered_until_its_topic_is_
     assert cluster.state.recoveries() == ()
 
 
-def test_a_claim_that_is_answered_without_an_entry_has_the_entrys_answer_and_would_change_nothing() -> None:
-    """The log is the twin: each standing claim is applied after all, and must change only times and revisions."""
+def test_claims_that_are_answered_without_an_entry_have_the_answers_of_a_log_with_all_entries() -> None:
     rng = random.Random(8)
-    cluster, standing_count = Cluster(), 0
-    names, stamps = ("a", "b"), (b"", b"1", b"2")
-    last = dict.fromkeys(names, 0)
-
-    def rows() -> list[NamedProducer | None]:
-        found = [cluster.state._tables.producer_names.get(name) for name in names]
-        return [row and msgspec.structs.replace(row, used_time_ms=0) for row in found]
-
-    for _ in range(3000):
-        cluster.log.time_ms += rng.choice([0, 1, 30_000])
-        name = rng.choice(names)
+    every, some = Cluster(), Cluster()
+    last, standing_count, lags = dict.fromkeys("abc", 0), 0, [0]
+    for _ in range(4000):
+        pause_ms = rng.choice([0, 1, 30_000, HOUR_MS // 7]) if rng.random() < 0.5 else 0
+        every.log.time_ms += pause_ms
+        some.log.time_ms = every.log.time_ms
+        name = rng.choice("abc")
         epoch = rng.choice([None, 0, 1, 2, 3]) if rng.random() < 0.1 else last[name]
+        stamps = (b"", b"1", b"2")
         command = mc.InitNamedProducer(name, epoch, rng.choice(stamps), rng.choice([None, *stamps]))
-        standing, before = cluster.state.standing_claim(command), rows()
-        result = cluster.run(command)
-        if isinstance(result, mc.ProducerInitialized):
-            last[name] = result.epoch
-        if standing is None:
-            continue
-        standing_count += 1
-        assert isinstance(result, mc.ProducerInitialized)
-        assert msgspec.structs.replace(result, revision=standing.revision) == standing
-        assert rows() == before
-    assert 300 < standing_count < 2700
+        expected = every.run(command)
+        answer = some.state.standing_claim(command, some.log.time_ms)
+        standing_count += answer is not None
+        if answer is None:
+            answer = some.run(command)
+        if isinstance(expected, mc.ProducerInitialized):
+            last[name] = expected.epoch
+            assert isinstance(answer, mc.ProducerInitialized)
+            assert msgspec.structs.replace(answer, revision=expected.revision) == expected
+        else:
+            assert answer == expected
+        assert every.state.expiry_now_ms - some.state.expiry_now_ms < USED_TIME_STEP_MS
+        exact, noted = ([machine.state._tables.producer_names.get(each) for each in last] for machine in (every, some))
+        for row, copy in zip(exact, noted, strict=True):
+            assert (row is None) == (copy is None)
+            if row is not None and copy is not None:
+                assert msgspec.structs.replace(copy, used_time_ms=row.used_time_ms) == row
+                lags.append(row.used_time_ms - copy.used_time_ms)
+    assert 400 < standing_count < 3600
+    assert min(lags) == 0
+    assert USED_TIME_STEP_MS // 2 < max(lags) < USED_TIME_ERROR_MS
 
 
 def test_a_claim_that_changes_anything_is_not_standing(cluster: Cluster) -> None:
     cluster.run(mc.InitNamedProducer("p", 1, b"1"))
+
+    def standing(command: mc.InitNamedProducer, after_ms: int = 0) -> mc.ProducerInitialized | None:
+        return cluster.state.standing_claim(command, cluster.log.time_ms + after_ms)
+
     same, then = mc.InitNamedProducer("p", 1, b"1"), mc.StampClaim("q", 1)
-    standing = cluster.state.standing_claim
     assert standing(same) == standing(mc.InitNamedProducer("p", 1)) == standing(mc.InitNamedProducer("p", 1, b"2"))
     assert standing(mc.InitNamedProducer("p", 1, b"1", b"1")) is not None
     for command in (
@@ -1020,8 +1029,11 @@ def test_a_claim_that_changes_anything_is_not_standing(cluster: Cluster) -> None
         mc.InitNamedProducer("p", 2, b"1"),
         mc.InitNamedProducer("p", 1, b"2", b"1"),
         mc.InitNamedProducer("p", 1, b"1", then=then),
+        mc.InitNamedProducer("p", 1, bytes(4097)),
     ):
         assert standing(command) is None, command
+    assert standing(same, USED_TIME_STEP_MS - 1) is not None
+    assert standing(same, USED_TIME_STEP_MS) is None, "the expiry clock would stand still"
     cluster.log.time_ms += USED_TIME_STEP_MS
     cluster.run(mc.AllocateProducerIds(1))
     assert standing(same) is None, "the name's last use must be noted, or the name would expire"
