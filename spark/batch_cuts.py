@@ -18,7 +18,7 @@ from raftmq.spark.mark_calls import describe
 from raftmq.spark.offsets import Position, TopicOffsets
 
 HIDDEN_LOOK_SECONDS: Final = 0.2
-"""Pause between looks at a topic with an open batch. Each look is an entry in the metadata log, and Spark asks a hundred times per second."""
+"""Pause between looks at a topic with an open batch. Each look asks a majority of the metadata's brokers, and Spark would look a hundred times per second."""
 LONG_OPEN_MS: Final = 300_000
 """Age at which an open batch is reported, because it hides all later records."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WAIT_SECONDS: Final = 0.2
-"""Pause between looks at the marks while a batch waits. Each look is an entry in the metadata log."""
+"""Pause between looks at the marks while a batch waits. Each look asks a majority of the metadata's brokers."""
 
 
 class _Connection(Protocol):

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from raftmq.spark.sink_options import SinkOptions
 
 LEDGER_POLL_SECONDS: Final = 0.5
-"""Pause between reads of the ledger while a task waits for others. Each read is an entry in the metadata log."""
+"""Pause between reads of the ledger while a task waits for others. Each read asks a majority of the metadata's brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +94,6 @@ class _Opened:
     ledger: BatchLedger
     time_ms: int
     """Time on a broker's clock when it was opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Opening:
-    """Hold the opening of a ledger that has begun."""
-
-    steps: Generator[Ask, Answer, BatchLedger]
-    ask: Claim
-    """The first request of the steps."""
-    asked: Future[NamedEpoch]
-    """The cluster's answer to it."""
 
 
 _latest: list[_Opened | None] = [None]
@@ -149,8 +138,6 @@ class SinkTask:
         """Whether the ledger had no room for the number of partitions of a topic."""
         self._opened_ms = 0
         """Time on a broker's clock when the ledger was opened."""
-        self._has_copy = False
-        """Whether the task began with the ledger of another task of its process."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         """Write all rows. Returns when they are on disk on a majority.
@@ -474,12 +461,12 @@ class SinkTask:
             pass
 
     def _open_meanwhile(self, identity: WriteIdentity, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """Open the ledger as `_open` does, while Spark computes the first of the batches. Return the batches."""
+        """Open the ledger as `_open` does, while Spark computes the first of the batches. Return the batches.
+
+        The ledger does not wait for Spark: a run of the batch that began earlier must not enter it later.
+        """
         opened = _latest[0]
-        self._has_copy = (
-            opened is not None and opened.identity == identity and not opened.ledger.missing(identity.attempt)
-        )
-        if opened is not None and self._has_copy:
+        if opened is not None and opened.identity == identity and not opened.ledger.missing(identity.attempt):
             self._ledger, self._opened_ms = opened.ledger, opened.time_ms
         else:
             opening = self._begin_opening(identity)
@@ -488,23 +475,35 @@ class SinkTask:
                 first = list(islice(rest, 1))
                 self._ledger = self._opened(identity, opening)
             finally:
-                opening.asked.cancel()  # if Spark has failed
+                opening.cancel()  # if Spark has failed
             batches = chain(first, rest)
         self._ledger = self._earlier(identity).fence_old(self._ledger)
         return batches
 
-    def _begin_opening(self, identity: WriteIdentity) -> _Opening:
+    def _begin_opening(self, identity: WriteIdentity) -> Future[_Opened]:
         topic = self._topic(self._options.topic) if self._options.topic is not None else None
         counts = {topic.topic_id: topic.partition_count} if topic is not None else {}
-        steps = open_batch(identity, counts)
-        ask = next(steps)
-        assert isinstance(ask, Claim)
-        return _Opening(steps, ask, self._begin_claim(identity, ask))
 
-    def _opened(self, identity: WriteIdentity, opening: _Opening | None = None) -> BatchLedger:
+        async def open_now() -> _Opened:
+            steps = open_batch(identity, counts)
+            ask, time_ms = next(steps), 0
+            try:
+                while True:
+                    assert isinstance(ask, Claim)
+                    found = await self._claim_of(identity, ask)
+                    time_ms = time_ms or found.time_ms
+                    ask = steps.send(Answer(found.stamp))
+            except StopIteration as end:
+                return _Opened(identity, end.value, time_ms)
+
+        return self._cluster.start(open_now)
+
+    def _opened(self, identity: WriteIdentity, opening: Future[_Opened] | None = None) -> BatchLedger:
         opening = opening or self._begin_opening(identity)
         try:
-            return self._agree(identity, opening.steps, self._claimed(opening.ask, opening.asked))
+            _latest[0] = opened = opening.result()
+            self._opened_ms = self._opened_ms or opened.time_ms
+            return opened.ledger
         except ProducerFencedError as error:
             raise LaterBatchError(
                 f"{identity.name.partition('/')[0]!r} has begun a later batch than {identity.epoch} before"
@@ -515,8 +514,7 @@ class SinkTask:
         if identity is None:
             return Identity(self._cluster.run(self._appender.anonymous_id), 0) if sorter.count else None
         if not sorter.count:
-            if self._has_copy:  # it may be older than an earlier run of this task
-                self._ledger = self._opened(identity)
+            self._ledger = self._opened(identity)  # another run of this task may have entered it
             if self._ledger.has(self._task):
                 raise ReplayMismatchError(
                     f"task {self._task} of batch {identity.epoch} runs again without the rows it had"
@@ -536,14 +534,12 @@ class SinkTask:
     def _entering(self, identity: WriteIdentity, digest: bytes) -> Generator[Ask, Answer, BatchLedger]:
         return enter_batch(identity, self._task, digest, self._ledger, self._opened_ms)
 
-    def _agree(
-        self, identity: WriteIdentity, steps: Generator[Ask, Answer, BatchLedger], answer: Answer | None = None
-    ) -> BatchLedger:
-        """Execute the requests of the steps until they end. `answer` is to the first request of steps that have begun."""
+    def _agree(self, identity: WriteIdentity, steps: Generator[Ask, Answer, BatchLedger]) -> BatchLedger:
+        """Execute the requests of the steps until they end."""
         deadline, left = 0.0, TASKS_MAX + 1
         try:
+            ask = next(steps)
             while True:
-                ask = next(steps) if answer is None else steps.send(answer)
                 if isinstance(ask, Claim):
                     answer = self._claim(identity, ask)
                 elif isinstance(ask, Peek):
@@ -555,6 +551,7 @@ class SinkTask:
                         raise self._waited_in_vain(identity, ask.waiting_for)
                     time.sleep(LEDGER_POLL_SECONDS)
                     answer = Answer()
+                ask = steps.send(answer)
         except StopIteration as end:
             ledger = end.value
             assert isinstance(ledger, BatchLedger)
@@ -580,24 +577,17 @@ class SinkTask:
             return Answer()
 
     def _claim(self, identity: WriteIdentity, ask: Claim) -> Answer:
-        return self._claimed(ask, self._begin_claim(identity, ask))
+        found = self._cluster.run(lambda: self._claim_of(identity, ask))
+        self._producer_ids[ask.name] = found.producer_id
+        self._opened_ms = self._opened_ms or found.time_ms
+        return Answer(found.stamp, found.then)
 
-    def _begin_claim(self, identity: WriteIdentity, ask: Claim) -> Future[NamedEpoch]:
+    async def _claim_of(self, identity: WriteIdentity, ask: Claim) -> NamedEpoch:
         epoch = identity.name_epoch(ask.round_)
         then = None
         if ask.then is not None:
             then = StampClaim(ask.then.name, identity.name_epoch(), ask.then.stamp, ask.then.replaces)
-        return self._cluster.start(lambda: self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces, then=then))
-
-    def _claimed(self, ask: Claim, asked: Future[NamedEpoch]) -> Answer:
-        try:
-            found = asked.result()
-        except BaseException:
-            asked.cancel()
-            raise
-        self._producer_ids[ask.name] = found.producer_id
-        self._opened_ms = self._opened_ms or found.time_ms
-        return Answer(found.stamp, found.then)
+        return await self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces, then=then)
 
 
 def writer_of(identity: WriteIdentity) -> Writer:

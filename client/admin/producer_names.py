@@ -25,7 +25,7 @@ class ProducerNameDescription:
     epoch: int
     """The number of times that it was taken over, or the number that its user chose."""
     unused_seconds: float
-    """Time since its last use. At most a few minutes too short after a pause of the whole cluster."""
+    """Time since its last use. Up to two minutes too long, and a few minutes too short after a pause of the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True)

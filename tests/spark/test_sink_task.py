@@ -14,9 +14,10 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from raftmq import sync
+from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.errors import ProducerFencedError, UnknownTopicError
 from raftmq.spark import sink_task
-from raftmq.spark.batch_ledger import CRC_DIGESTS, LAST_TASK, ROW_DIGESTS, WriteIdentity
+from raftmq.spark.batch_ledger import CRC_DIGESTS, LAST_TASK, ROW_DIGESTS, BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.log_sorter import LogSorter
@@ -477,13 +478,86 @@ def test_the_ledger_is_opened_while_spark_computes_the_first_rows(servers, optio
     identity = WriteIdentity(name(), 0, 1)
 
     def waiting() -> Iterator[pa.RecordBatch]:
-        deadline = time.monotonic() + 20
-        while not admin.forget_producer_names(prefix=identity.ledger_name, unused_seconds=0, dry_run=True).count:
-            assert time.monotonic() < deadline, "the ledger is opened after the rows"
+        wait_opened(admin, identity)
         yield batch_of(rows(0, 10))
         yield batch_of(rows(10, 20))
 
     assert SinkTask(options, COLUMNS, identity, 0).run(waiting()).rows == {options.topic: 20}
+    check_once(servers, options, rows(0, 20))
+
+
+class Computing:
+    """A task of a process of its own, whose rows Spark has not computed yet."""
+
+    def __init__(self, options: SinkOptions, identity: WriteIdentity, task: int, values: Sequence[bytes]) -> None:
+        self._values = values
+        self._has_begun, self._may_end = threading.Event(), threading.Event()
+        self._pool = ThreadPoolExecutor(1)
+        sink_task._latest[0] = None
+        self._written = self._pool.submit(lambda: SinkTask(options, COLUMNS, identity, task).run(self._rows()))
+        assert self._has_begun.wait(20)
+        with sync.Admin(bootstrap_servers=options.client.bootstrap_servers) as admin:
+            wait_opened(admin, identity)
+        deadline = time.monotonic() + 20
+        while ledger_of(options, identity).attempt != identity.attempt:
+            assert time.monotonic() < deadline, "the ledger waits for the rows"
+        sink_task._latest[0] = None
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        self._has_begun.set()
+        assert self._may_end.wait(30)
+        if self._values:
+            yield batch_of(self._values)
+
+    def end(self) -> Written:
+        self._may_end.set()
+        try:
+            return self._written.result(30)
+        finally:
+            self._pool.shutdown()
+
+
+def ledger_of(options: SinkOptions, identity: WriteIdentity) -> BatchLedger:
+    cluster = cluster_of(options.client)
+    appender = SequencedAppender(cluster.resolver)
+    found = cluster.run(lambda: appender.claim(identity.ledger_name, identity.name_epoch()))
+    return BatchLedger.decode(found.stamp)
+
+
+def wait_opened(admin: sync.Admin, identity: WriteIdentity) -> None:
+    deadline = time.monotonic() + 20
+    while not admin.forget_producer_names(prefix=identity.ledger_name, unused_seconds=0, dry_run=True).count:
+        assert time.monotonic() < deadline
+
+
+def test_a_run_of_a_batch_does_not_overtake_a_later_one_while_its_rows_are_computed(servers, options):
+    identity = WriteIdentity(name(), 0, 1)
+    run(options, identity, 0, rows(0, 10))
+    orphan = Computing(options, replace(identity, attempt=2), 1, rows(10, 20))
+    assert run(options, replace(identity, attempt=3), 0, rows(0, 10)).rows == {options.topic: 10}
+    with pytest.raises(SupersededError):
+        orphan.end()
+    assert run(options, replace(identity, attempt=3), 1, rows(10, 20)).rows == {options.topic: 10}
+    check_once(servers, options, rows(0, 20))
+
+
+def test_a_task_of_an_earlier_run_does_not_enter_while_the_rows_of_a_later_one_are_computed(servers, options):
+    identity = WriteIdentity(name(), 0, 1)
+    run(options, identity, 5, [])
+    task = Computing(options, replace(identity, attempt=2), 0, rows(0, 20))
+    with pytest.raises(SupersededError):
+        run(options, identity, 1, rows(10, 20))
+    assert task.end().rows == {options.topic: 20}
+    check_once(servers, options, rows(0, 20))
+
+
+def test_a_copy_of_a_task_without_the_rows_of_the_other_copy_is_refused(servers, options):
+    identity = WriteIdentity(name(), 0, 1)
+    empty = Computing(options, identity, 0, [])
+    run(options, identity, 0, rows(0, 20))
+    sink_task._latest[0] = None
+    with pytest.raises(ReplayMismatchError, match="without the rows it had"):
+        empty.end()
     check_once(servers, options, rows(0, 20))
 
 
