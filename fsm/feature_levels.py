@@ -22,7 +22,7 @@ from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.field_levels import FieldLevels, level_of_fields
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
-FEATURE_LEVEL: Final = 8
+FEATURE_LEVEL: Final = 9
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {
@@ -72,6 +72,9 @@ of another process."""
 SECOND_CLAIM_LEVEL: Final = 8
 """From this level on one command claims two stamps. Before, the metadata leader proposes two commands."""
 
+UNITED_STAMPS_LEVEL: Final = 9
+"""From this level on a second claim may add bits to a stamp. Before, it only replaces the stamp that it names."""
+
 LOG_LEVELS: Final[Mapping[type[lc.LogPartitionCommand], int]] = {
     lc.OpenPartition: 1,
     lc.CommitOffset: 1,
@@ -86,6 +89,7 @@ FIELD_LEVELS: Final[FieldLevels] = {
     mc.SetBalancing: {"bytes_per_second": 5},
     mc.SetReplicas: {"is_pinned": 5},
     mc.InitNamedProducer: {"then": SECOND_CLAIM_LEVEL},
+    mc.StampClaim: {"shared_bytes": UNITED_STAMPS_LEVEL},
 }
 """Fields that were added at a later level than their command, by command. A field at its default value is not written.
 """

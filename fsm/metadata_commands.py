@@ -153,12 +153,17 @@ class AllocateProducerIds(Command, frozen=True, tag="pid-block"):
 
 
 class StampClaim(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Join an epoch of a name and agree on its stamp, as an `InitNamedProducer` with an epoch does."""
+    """Join an epoch of a name and agree on its stamp, as an `InitNamedProducer` with an epoch does.
+
+    With `shared_bytes` the rest of a stamp is a set of bits. If so many first bytes of `stamp` and of the present stamp are equal, the bits of
+    `stamp` are added, whatever `replaces` is.
+    """
 
     name: str
     epoch: int
     stamp: bytes = b""
     replaces: bytes | None = None
+    shared_bytes: int = 0
 
 
 class InitNamedProducer(Command, frozen=True, tag="pid-name"):

@@ -80,13 +80,22 @@ def _claim(
         if epoch > EPOCH_MAX:
             return Rejected(codes.INVALID_ARGUMENT, f"producer {command.name!r} is at the last epoch")
         if epoch == known.epoch and command.replaces != known.stamp:
-            stamp = known.stamp
+            stamp = _united(known.stamp, command) if isinstance(command, StampClaim) else known.stamp
         batch_epoch_min = known.batch_epoch_min
         tables.update_cluster()
     if known is None or epoch > known.epoch:
         batch_epoch_min = max(batch_epoch_min, _first_batch_epoch(epoch, is_asked_for=command.epoch is not None))
     names.put(command.name, NamedProducer(producer_id, epoch, now_ms, stamp, batch_epoch_min))
     return ProducerInitialized(tables.cluster.revision, producer_id, epoch, stamp)
+
+
+def _united(stamp: bytes, claim: StampClaim) -> bytes:
+    """Return the present stamp with the bits of the claim, or as it is if the claim adds none."""
+    shared = claim.shared_bytes
+    if not shared or stamp[:shared] != claim.stamp[:shared]:
+        return stamp
+    bits = int.from_bytes(stamp[shared:], "little") | int.from_bytes(claim.stamp[shared:], "little")
+    return stamp[:shared] + bits.to_bytes(max(len(stamp), len(claim.stamp)) - shared, "little")
 
 
 def standing_claim(

@@ -16,7 +16,8 @@ In these rules `t` is the task and `a` its attempt:
 2. If `t` is in `written`, its digest must equal the claimed one. Then it is proved, and writes. Brokers drop the rows that they have.
 3. Otherwise it waits until all of `written` are proved. Then it claims its digest under `a` (replacing a claim of an earlier attempt,
    but never another claim of `a`), enters `written` and `proved` in one step, and writes. It asks for both at once, and the cluster
-   changes the ledger only if the claim is the task's.
+   changes the ledger only if the claim is the task's. Entering adds two bits to the ledger as the task knows it. Other tasks may
+   have entered since, but nothing else may have changed.
 4. A digest with the same rows in another order is no refusal: the task begins its next round in the ledger and claims its digest there.
    The round is part of the producer's epoch, so the task then fences every writer of its earlier rounds, reads back the rows that they have
    written, and writes the other rows. A task in round 0 need not: equal rows in equal order have equal sequences.
@@ -73,6 +74,8 @@ GENERATIONS_MAX: Final = (1 << ROUND_BITS) // ROUNDS_PER_GENERATION - 1
 BATCH_EPOCH_MAX: Final = (1 << (64 - ROUND_BITS)) - 1
 _ATTEMPT_BYTES: Final = 8
 _TARGET_BYTES: Final = 8
+_END: Final = b"\n"
+"""Ends the part of a stamp that is JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,8 @@ class Entry(NamedTuple):
     name: str
     stamp: bytes
     replaces: bytes
+    shared_bytes: int = 0
+    """If the ledger's stamp has the same first bytes, so many, the cluster adds the bits of the rest of `stamp` to it. 0: it only replaces."""
 
 
 class Peek(NamedTuple):
@@ -184,7 +189,7 @@ class BatchLedger:
     rounds: Mapping[int, int] = field(default_factory=dict)
     """The rounds of the tasks that are not in the generation's first one."""
     since_ms: int = 0
-    """Time on a broker's clock before the first row of the batch was written. 0 before a task has entered."""
+    """Time on a broker's clock before the first row of the batch was written. 0: not known, and no task has entered."""
     generation: int = 0
     old: int = 0
     """Bit p: task p may have written in an earlier generation."""
@@ -194,6 +199,8 @@ class BatchLedger:
     """Whether a task of the latest attempt waited in vain for others, so the next attempt begins a generation."""
     version: int = ROW_DIGESTS
     """The kind of the digests that are claimed in this generation."""
+    has_bits_apart: bool = True
+    """Whether its stamp ends with its bits. False: a version before 2026-11-28 began the batch."""
 
     @property
     def attempt(self) -> int:
@@ -281,40 +288,53 @@ class BatchLedger:
             )
         return replace(self, rounds={**self.rounds, task: self.round_of(task) + 1})
 
+    def includes(self, other: BatchLedger) -> bool:
+        """Return whether this is the other ledger, or that ledger after more tasks have entered."""
+        rest = replace(self, written=other.written, proved=other.proved)
+        return rest == other and not (other.written & ~self.written or other.proved & ~self.proved)
+
     def encode(self) -> bytes:
-        """Return the ledger as a stamp."""
-        text = json.dumps(
-            {
-                "v": self.version,
-                "attempts": self.attempts,
-                "runs": self.runs,
-                "written": _bits_to_text(self.written),
-                "proved": _bits_to_text(self.proved),
-                "partitions": {str(topic_id): count for topic_id, count in self.partition_counts.items()},
-                "rounds": {str(task): number for task, number in self.rounds.items()},
-                "since": self.since_ms,
-                "generation": self.generation,
-                "old": _bits_to_text(self.old),
-                "fenced": self.is_fenced,
-                "stalled": self.is_stalled,
-            },
-            separators=(",", ":"),
-            sort_keys=True,
-        ).encode()
+        """Return the ledger as a stamp.
+
+        It ends with the bits of `written` and `proved`, in turns, so that the cluster can add those of a task that enters.
+        """
+        fields = {
+            "v": self.version,
+            "attempts": self.attempts,
+            "runs": self.runs,
+            "partitions": {str(topic_id): count for topic_id, count in self.partition_counts.items()},
+            "rounds": {str(task): number for task, number in self.rounds.items()},
+            "since": self.since_ms,
+            "generation": self.generation,
+            "old": _bits_to_text(self.old),
+            "fenced": self.is_fenced,
+            "stalled": self.is_stalled,
+        }
+        bits = b""
+        if self.has_bits_apart:
+            bits = _END + _bits_in_turns(self.written, self.proved)
+        else:
+            fields |= {"written": _bits_to_text(self.written), "proved": _bits_to_text(self.proved)}
+        text = json.dumps(fields, separators=(",", ":"), sort_keys=True).encode() + bits
         return text if len(text) <= LEDGER_BYTES_MAX else zlib.compress(text, 9)
 
     @staticmethod
     def decode(stamp: bytes) -> BatchLedger:
         """Return the ledger in a stamp. Raises `ReplayMismatchError` for a stamp of another kind or version."""
         try:
-            fields = json.loads(stamp if stamp[:1] == b"{" else zlib.decompress(stamp))
+            text, end, bits = (stamp if stamp[:1] == b"{" else zlib.decompress(stamp)).partition(_END)
+            fields = json.loads(text)
             if fields["v"] not in (ROW_DIGESTS, CRC_DIGESTS, LOG_DIGESTS):
                 raise ReplayMismatchError(f"the batch was begun by a sink of another version ({fields['v']})")
+            if end:
+                written, proved = _bits_from_turns(bits)
+            else:
+                written, proved = _bits_of_text(fields["written"]), _bits_of_text(fields["proved"])
             return BatchLedger(
                 attempts=tuple(fields["attempts"]),
                 runs=fields["runs"],
-                written=_bits_of_text(fields["written"]),
-                proved=_bits_of_text(fields["proved"]),
+                written=written,
+                proved=proved,
                 partition_counts={int(topic_id): count for topic_id, count in fields["partitions"].items()},
                 rounds={int(task): number for task, number in fields["rounds"].items()},
                 since_ms=fields["since"],
@@ -323,19 +343,26 @@ class BatchLedger:
                 is_fenced=fields["fenced"],
                 is_stalled=fields["stalled"],
                 version=fields["v"],
+                has_bits_apart=bool(end),
             )
         except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             raise ReplayMismatchError(f"the batch's stamp is not the sink's: {stamp[:80]!r}") from error
 
 
-def open_batch(identity: WriteIdentity, partition_counts: Mapping[int, int]) -> Generator[Ask, Answer, BatchLedger]:
-    """Begin the batch, or find that it has begun (rule 1). `partition_counts` is used only if this task begins it.
+def open_batch(
+    identity: WriteIdentity, partition_counts: Mapping[int, int], since_ms: int = 0
+) -> Generator[Ask, Answer, BatchLedger]:
+    """Begin the batch, or find that it has begun (rule 1).
+
+    `partition_counts` and `since_ms`, a time on a broker's clock that has passed (0: not known), are used only if this task begins it.
 
     Raises:
         SupersededError: a later run of the batch has begun.
         ReplayMismatchError: the stamp is not a ledger.
     """
-    begun = BatchLedger((identity.attempt,), partition_counts=partition_counts, version=identity.version)
+    begun = BatchLedger(
+        (identity.attempt,), partition_counts=partition_counts, since_ms=since_ms, version=identity.version
+    )
     answer = yield Claim(identity.ledger_name, begun.encode())
     while True:
         ledger = BatchLedger.decode(answer.stamp)
@@ -384,7 +411,7 @@ def enter_batch(
             claimed_in = (ledger.round_of(task), ledger.has(task))
             if entered is not None:
                 ledger = BatchLedger.decode(entered)
-                if ledger == wanted:
+                if ledger.includes(wanted):
                     return ledger
                 continue
         if claimed != digest:
@@ -431,7 +458,8 @@ def mark_stalled(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask,
 
 
 def _changed(identity: WriteIdentity, ledger: BatchLedger, wanted: BatchLedger) -> Generator[Ask, Answer, BatchLedger]:
-    answer = yield Claim(*_entry(identity, ledger, wanted))
+    entry = _entry(identity, ledger, wanted)
+    answer = yield Claim(entry.name, entry.stamp, entry.replaces)
     return BatchLedger.decode(answer.stamp)
 
 
@@ -439,7 +467,9 @@ def _entry(identity: WriteIdentity, ledger: BatchLedger, wanted: BatchLedger) ->
     stamp = wanted.encode()
     if len(stamp) > LEDGER_BYTES_MAX:
         raise ReplayMismatchError("the batch has too many tasks that came back with their rows in another order")
-    return Entry(identity.ledger_name, stamp, ledger.encode())
+    replaces = ledger.encode()
+    shared = stamp.find(_END) + 1 if stamp[:1] == b"{" else 0
+    return Entry(identity.ledger_name, stamp, replaces, shared if stamp[:shared] == replaces[:shared] else 0)
 
 
 def _read_ledger(identity: WriteIdentity) -> Generator[Ask, Answer, BatchLedger]:
@@ -488,3 +518,14 @@ def _bits_to_text(bits: int) -> str:
 
 def _bits_of_text(text: str) -> int:
     return int.from_bytes(b64decode(text), "little")
+
+
+def _bits_in_turns(even: int, odd: int) -> bytes:
+    """Return two sets of bits in turns, without zeros at the end: bit p of the first one is bit 2p."""
+    bits = int(f"{even:b}", 4) | int(f"{odd:b}", 4) << 1  # a digit of base 4 has two bits
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+
+
+def _bits_from_turns(bits: bytes) -> tuple[int, int]:
+    digits = f"{int.from_bytes(bits, 'little'):0{8 * len(bits) or 2}b}"
+    return int(digits[1::2], 2), int(digits[::2], 2)

@@ -81,10 +81,27 @@ class ClusterView(Protocol):
         ...
 
 
+class BrokersClock:
+    """Continue the clock of the broker that has told its time last. Use it on the loop only."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0
+        """The difference between that clock, when its time arrived, and this process's monotonic clock. 0: no broker has told its time."""
+
+    def note(self, time_ms: int) -> None:
+        """Take a broker's time, in milliseconds since 1970, as it arrives. 0: not known."""
+        self._ahead_ms = time_ms - time.monotonic_ns() // 1_000_000 if time_ms else self._ahead_ms
+
+    def now_ms(self) -> int:
+        """Return a time that has passed by that clock unless it was set back, or 0 if no broker has told its time."""
+        return time.monotonic_ns() // 1_000_000 + self._ahead_ms if self._ahead_ms else 0
+
+
 class Cluster:
     """Represent one cluster, with its connection. Thread-safe. The pool closes it."""
 
     def __init__(self, options: ClientOptions) -> None:
+        self.clock = BrokersClock()
         self._loop = LoopThread.get()
         self._timeout_seconds = options.request_timeout_ms / 1000
         self._retries = options.lookup_retries

@@ -485,7 +485,7 @@ class SinkTask:
         counts = {topic.topic_id: topic.partition_count} if topic is not None else {}
 
         async def open_now() -> _Opened:
-            steps = open_batch(identity, counts)
+            steps = open_batch(identity, counts, self._cluster.clock.now_ms())
             ask, time_ms = next(steps), 0
             try:
                 while True:
@@ -586,8 +586,11 @@ class SinkTask:
         epoch = identity.name_epoch(ask.round_)
         then = None
         if ask.then is not None:
-            then = StampClaim(ask.then.name, identity.name_epoch(), ask.then.stamp, ask.then.replaces)
-        return await self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces, then=then)
+            entry = ask.then
+            then = StampClaim(entry.name, identity.name_epoch(), entry.stamp, entry.replaces, entry.shared_bytes)
+        found = await self._appender.claim(ask.name, epoch, ask.stamp, ask.replaces, then=then)
+        self._cluster.clock.note(found.time_ms)
+        return found
 
 
 def writer_of(identity: WriteIdentity) -> Writer:

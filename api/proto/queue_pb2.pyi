@@ -322,16 +322,18 @@ class InitProducerRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., metadata_revision: _Optional[int] = ..., stamp: _Optional[bytes] = ..., replaces: _Optional[bytes] = ..., then: _Optional[_Union[StampClaim, _Mapping]] = ...) -> None: ...
 
 class StampClaim(_message.Message):
-    __slots__ = ("name", "epoch", "stamp", "replaces")
+    __slots__ = ("name", "epoch", "stamp", "replaces", "shared_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STAMP_FIELD_NUMBER: _ClassVar[int]
     REPLACES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
     stamp: bytes
     replaces: bytes
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ..., replaces: _Optional[bytes] = ...) -> None: ...
+    shared_bytes: int
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., stamp: _Optional[bytes] = ..., replaces: _Optional[bytes] = ..., shared_bytes: _Optional[int] = ...) -> None: ...
 
 class InitProducerResponse(_message.Message):
     __slots__ = ("producer_id", "epoch", "stamp", "metadata_revision", "time_ms", "then")

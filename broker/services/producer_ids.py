@@ -16,7 +16,7 @@ from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.metadata_leader import MetadataLeader, on_metadata_leader
-from raftmq.fsm.feature_levels import SECOND_CLAIM_LEVEL
+from raftmq.fsm.feature_levels import SECOND_CLAIM_LEVEL, UNITED_STAMPS_LEVEL
 from raftmq.fsm.metadata_commands import (
     AllocateProducerIds,
     Done,
@@ -76,6 +76,8 @@ class ProducerIds:
             if request.HasField("then"):
                 # Brokers make no second claims, and one of an older version forwards a client's without having looked at it.
                 _require_name(request.then.name, is_of_broker=False)
+                if request.then.shared_bytes > len(request.then.stamp):
+                    raise RequestError(pb.INVALID_ARGUMENT, "a stamp cannot share more bytes than it has")
         return await self._init_on_leader(request, call)
 
     async def broker_producer(self, name: str, call: Call) -> int:
@@ -126,10 +128,11 @@ class ProducerIds:
         epoch = request.epoch if request.HasField("epoch") else None
         replaces = request.replaces if request.HasField("replaces") else None
         command = InitNamedProducer(request.name, epoch, request.stamp, replaces)
-        second = _second_claim(request)
+        level = self._host.metadata.state_machine.feature_level
+        second = _second_claim(request, level)
         if second is None:
             result = await self._claim(command, call)
-        elif self._host.metadata.state_machine.feature_level >= SECOND_CLAIM_LEVEL:
+        elif level >= SECOND_CLAIM_LEVEL:
             both = msgspec.structs.replace(command, then=second)
             result = await self.leader.execute(both, ProducerInitialized, call.deadline)
         else:
@@ -189,8 +192,11 @@ def _require_name(name: str, *, is_of_broker: bool) -> None:
         )
 
 
-def _second_claim(request: pb.InitProducerRequest) -> StampClaim | None:
+def _second_claim(request: pb.InitProducerRequest, level: int) -> StampClaim | None:
+    """Return the second claim as far as all brokers of this feature level know it."""
     if not request.HasField("then"):
         return None
     then = request.then
-    return StampClaim(then.name, then.epoch, then.stamp, then.replaces if then.HasField("replaces") else None)
+    shared_bytes = then.shared_bytes if level >= UNITED_STAMPS_LEVEL else 0
+    replaces = then.replaces if then.HasField("replaces") else None
+    return StampClaim(then.name, then.epoch, then.stamp, replaces, shared_bytes)

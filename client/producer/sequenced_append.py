@@ -51,6 +51,8 @@ class StampClaim(NamedTuple):
     epoch: int
     stamp: bytes
     replaces: bytes | None = None
+    shared_bytes: int = 0
+    """If so many first bytes of `stamp` and of the present stamp are equal, the bits of the rest are added to it. 0: it is only replaced."""
 
 
 class NamedEpoch(NamedTuple):
@@ -120,7 +122,7 @@ class SequencedAppender:
             name=name, epoch=epoch, metadata_revision=self._resolver.metadata_revision, stamp=stamp, replaces=replaces
         )
         if then is not None:
-            second = pb.StampClaim(name=then.name, epoch=then.epoch, stamp=then.stamp, replaces=then.replaces)
+            second = pb.StampClaim(**then._asdict())
             request.then.CopyFrom(second)
         answer = await self._resolver.call_any(
             INIT_PRODUCER, request, self._delivery_timeout_seconds, is_read=True, prefers_metadata_leader=True

@@ -750,6 +750,45 @@ def test_a_second_stamp_is_claimed_only_by_the_one_who_has_the_first(cluster: Cl
     assert claimed(b"mine", mc.StampClaim("all", 1)) == (b"mine", b"2")
 
 
+def test_a_second_stamp_gets_more_bits_if_its_first_part_is_still_the_claims(cluster: Cluster) -> None:
+    def claimed(then: mc.StampClaim) -> bytes:
+        result = cluster.run(mc.InitNamedProducer("task", 1, b"mine", then=then))
+        assert isinstance(result, mc.ProducerInitialized)
+        assert isinstance(result.then, mc.ProducerInitialized)
+        return result.then.stamp
+
+    assert claimed(mc.StampClaim("all", 1, b"head\x01")) == b"head\x01"
+    assert claimed(mc.StampClaim("all", 1, b"head\x04", b"head", 4)) == b"head\x05"
+    assert claimed(mc.StampClaim("all", 1, b"head\x04", b"head", 4)) == b"head\x05", "repeated after a lost answer"
+    assert claimed(mc.StampClaim("all", 1, b"head\x00\x80", b"", 4)) == b"head\x05\x80"
+    assert claimed(mc.StampClaim("all", 1, b"head\x02", None, 4)) == b"head\x07\x80"
+    assert claimed(mc.StampClaim("all", 1, b"heat\x08", b"heat", 4)) == b"head\x07\x80"
+    assert claimed(mc.StampClaim("all", 1, b"head\x08", b"head\x01", 0)) == b"head\x07\x80"
+    assert claimed(mc.StampClaim("all", 1, b"head", b"head", 4)) == b"head\x07\x80"
+    assert claimed(mc.StampClaim("all", 1, b"heat\x08", b"head\x07\x80", 4)) == b"heat\x08", "it replaces the stamp"
+    assert claimed(mc.StampClaim("all", 2, b"head\x10", None, 4)) == b"head\x10", "a new epoch has its first stamp"
+    cluster.run(mc.InitNamedProducer("empty", 1))
+    assert claimed(mc.StampClaim("empty", 1, b"\x01", None, 1)) == b""
+
+
+@given(st.binary(max_size=6), st.binary(max_size=6), st.integers(0, 6))
+def test_bits_are_added_to_a_stamp_as_bit_by_bit(present: bytes, added: bytes, shared: int) -> None:
+    cluster = Cluster()
+    cluster.run(mc.InitNamedProducer("all", 1, present))
+    shared = min(shared, len(added))
+    then = mc.StampClaim("all", 1, added, None, shared)
+    result = cluster.run(mc.InitNamedProducer("task", 1, b"mine", then=then))
+    assert isinstance(result, mc.ProducerInitialized)
+    assert isinstance(result.then, mc.ProducerInitialized)
+    expected = present
+    if shared and present[:shared] == added[:shared]:
+        expected = bytes(
+            (present[at] if at < len(present) else 0) | (added[at] if at < len(added) else 0)
+            for at in range(max(len(present), len(added)))
+        )
+    assert result.then.stamp == expected
+
+
 def test_a_name_expires_14_days_after_its_last_use(cluster: Cluster) -> None:
     used_id, _ = named(cluster, "used", 5)
     idle_id, _ = named(cluster, "idle", 5)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import TypeVar
 
 import pytest
@@ -38,12 +39,18 @@ T = TypeVar("T")
 
 
 class Stamps:
-    """The part of the cluster: a stamp per name, changed by compare and swap. `makes_entries`: it is no older version."""
+    """The part of the cluster: a stamp per name, changed by compare and swap.
 
-    def __init__(self, makes_entries: Callable[[], bool] = lambda: True) -> None:
+    `makes_entries`, `adds_bits`: it is no older version that does not.
+    """
+
+    def __init__(
+        self, makes_entries: Callable[[], bool] = lambda: True, adds_bits: Callable[[], bool] = lambda: True
+    ) -> None:
         self.by_name: dict[str, bytes] = {}
         self.rounds: dict[str, int] = {}
         self._makes_entries = makes_entries
+        self._adds_bits = adds_bits
 
     def answer(self, ask: Ask) -> Answer:
         if isinstance(ask, Pause):
@@ -63,9 +70,12 @@ class Stamps:
     def permits_entry(self, stamp: bytes, ask: Claim) -> bool:
         return stamp == ask.stamp
 
-    def _changed(self, name: str, stamp: bytes, replaces: bytes | None) -> bytes:
+    def _changed(self, name: str, stamp: bytes, replaces: bytes | None, shared: int = 0) -> bytes:
         if name not in self.by_name or replaces == self.by_name[name]:
             self.by_name[name] = stamp
+        elif shared and self._adds_bits() and stamp[:shared] == self.by_name[name][:shared]:
+            rests = zip_longest(stamp[shared:], self.by_name[name][shared:], fillvalue=0)
+            self.by_name[name] = stamp[:shared] + bytes(one | other for one, other in rests)
         return self.by_name[name]
 
     def run(self, steps: Generator[Ask, Answer, T]) -> T:
@@ -109,12 +119,19 @@ def test_in_the_first_run_no_task_waits():
 
 
 @pytest.mark.parametrize(
-    ("is_changed", "makes_entries", "calls"), [(True, True, 2), (True, False, 3), (False, True, 1), (False, False, 2)]
+    ("is_changed", "makes_entries", "adds_bits", "calls"),
+    [
+        (False, True, True, 1),
+        (True, True, True, 1),
+        (True, True, False, 2),
+        (False, False, True, 2),
+        (True, False, True, 3),
+    ],
 )
-def test_a_task_claims_its_rows_once_and_enters_at_once_if_no_other_task_has_changed_the_ledger(
-    is_changed, makes_entries, calls
+def test_a_task_claims_its_rows_once_and_enters_at_once_even_if_another_task_has_entered(
+    is_changed, makes_entries, adds_bits, calls
 ):
-    stamps, asked = Stamps(lambda: makes_entries), []
+    stamps, asked = Stamps(lambda: makes_entries, lambda: adds_bits), []
     identity = WriteIdentity("q", 0, 10)
     opened = stamps.run(open_batch(identity, {}))
     if is_changed:
@@ -287,6 +304,22 @@ def test_the_largest_ledger_fits_a_stamp_and_decodes_to_an_equal_one():
         next(enter_batch(WriteIdentity("q", 0, 1), TASKS_MAX, digest([]), full))
 
 
+def test_a_ledger_that_an_earlier_version_began_stays_in_its_form():
+    old = replace(BatchLedger((1,)), has_bits_apart=False).with_proved(3)
+    assert BatchLedger.decode(old.encode()) == old
+    stamps = Stamps()
+    stamps.by_name[WriteIdentity("q", 0, 1).ledger_name] = old.encode()
+    entered = enter(stamps, 1, 4, [1])
+    assert (entered.written, entered.has_bits_apart) == (0b11000, False)
+
+
+@given(written=st.integers(0, 2**40), proved=st.integers(0, 2**40))
+def test_a_ledger_decodes_to_an_equal_one(written, proved):
+    for has_bits_apart in (True, False):
+        ledger = BatchLedger((1,), written=written, proved=proved, has_bits_apart=has_bits_apart)
+        assert BatchLedger.decode(ledger.encode()) == ledger
+
+
 @pytest.mark.parametrize("stamp", [b"", b"{}", b"[]", b'{"v":3}', b"\xff", b'{"v":2,"attempts":[1]}'])
 def test_a_foreign_stamp_is_refused(stamp):
     with pytest.raises(ReplayMismatchError):
@@ -406,13 +439,27 @@ RUNS = st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.booleans()), min_
 @settings(max_examples=300)
 def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, runs, seed):
     source = random.Random(seed)
-    run_series(Stamps(lambda: source.random() < 0.8), row_count, runs, source)
+    run_series(Stamps(lambda: source.random() < 0.8, lambda: source.random() < 0.8), row_count, runs, source)
 
 
 def test_a_cluster_that_enters_tasks_whose_claims_failed_is_found():
     class Careless(Stamps):
         def permits_entry(self, stamp: bytes, ask: Claim) -> bool:
             return True
+
+    with pytest.raises(AssertionError):
+        for seed in range(2000):
+            run_series(Careless(), 6, [(2, False, False), (3, True, False), (2, False, False)], random.Random(seed))
+
+
+def test_a_cluster_that_adds_tasks_to_another_ledger_is_found():
+    class Careless(Stamps):
+        def _changed(self, name: str, stamp: bytes, replaces: bytes | None, shared: int = 0) -> bytes:
+            if shared and name in self.by_name:
+                now, added = (BatchLedger.decode(each) for each in (self.by_name[name], stamp))
+                stamp = replace(now, written=now.written | added.written, proved=now.proved | added.proved).encode()
+                replaces = self.by_name[name]
+            return super()._changed(name, stamp, replaces)
 
     with pytest.raises(AssertionError):
         for seed in range(2000):

@@ -52,6 +52,22 @@ async def test_marks_of_spark_are_removed_only_by_a_prefix_that_names_them():
             assert found.forgotten_count == count, prefix
 
 
+@pytest.mark.parametrize(("level", "stamp"), [(9, b"all\x03"), (8, b"all\x01"), (7, b"all\x01")])
+async def test_bits_are_added_to_a_second_stamp_only_where_every_broker_can(level, stamp):
+    async with running() as node:
+        await node.register(1, "uuid-1", feature_level_max=level)
+        await node.feature_levels.raise_feature_level(pb.RaiseFeatureLevelRequest(), node.call())
+
+        async def claim(bits: bytes, **more: object) -> bytes:
+            then = pb.StampClaim(name="all", epoch=1, stamp=b"all" + bits, shared_bytes=3, **more)
+            request = pb.InitProducerRequest(name="task", epoch=1, stamp=b"mine", then=then)
+            return (await node.producer_ids.init_producer(request, node.call())).then.stamp
+
+        assert await claim(b"\x01") == b"all\x01"
+        assert await claim(b"\x02", replaces=b"all") == stamp
+        assert await claim(b"\x04", replaces=stamp) == b"all\x04", "it is the stamp that the claim replaces"
+
+
 @pytest.mark.parametrize("has_new_level", [True, False])
 async def test_a_second_stamp_is_claimed_with_the_first_at_every_feature_level(has_new_level):
     async with running() as node:
@@ -133,6 +149,7 @@ async def test_a_claim_that_changes_nothing_is_answered_only_when_a_majority_has
         pb.InitProducerRequest(name="task", then=pb.StampClaim(name="all")),
         pb.InitProducerRequest(then=pb.StampClaim(name="all")),
         pb.InitProducerRequest(name="task", epoch=1, then=pb.StampClaim(name="")),
+        pb.InitProducerRequest(name="task", epoch=1, then=pb.StampClaim(name="all", stamp=b"12", shared_bytes=3)),
         pb.InitProducerRequest(name="task", epoch=1, then=pb.StampClaim(name="~copies")),
         pb.InitProducerRequest(name="task", epoch=1, then=pb.StampClaim(name="n" * 250)),
     ],

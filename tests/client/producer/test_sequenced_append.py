@@ -182,6 +182,9 @@ async def test_a_second_claim_is_made_only_with_the_first(cluster, resolver):
     appender = SequencedAppender(resolver)
     assert (await appender.claim("task", 4, b"mine", then=StampClaim("all", 4, b"1"))).then == b"1"
     assert (await appender.claim("task", 4, b"mine", then=StampClaim("all", 4, b"2", b"1"))).then == b"2"
+    assert (await appender.claim("task", 4, b"mine", then=StampClaim("all", 4, b"3", b"0", 0))).then == b"2"
+    assert (await appender.claim("task", 4, b"mine", then=StampClaim("bits", 4, b"b\x01"))).then == b"b\x01"
+    assert (await appender.claim("task", 4, b"mine", then=StampClaim("bits", 4, b"b\x02", b"b", 1))).then == b"b\x03"
     lost = await appender.claim("task", 4, b"other", then=StampClaim("all", 4, b"3", b"2"))
     assert (lost.stamp, lost.then) == (b"mine", None)
     with pytest.raises(errors.ProducerFencedError):

@@ -8,6 +8,7 @@ typed errors in the status details. A test can make it misbehave. ``tests/e2e`` 
 from __future__ import annotations
 
 import asyncio
+import operator
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -452,14 +453,14 @@ class FakeBroker(
             producer_id=producer_id, epoch=epoch, stamp=stamp, metadata_revision=self.cluster.revision
         )
         if request.HasField("then") and stamp == request.stamp:
-            second = self.claim(request.then, request.then.epoch)
+            second = self.claim(request.then, request.then.epoch, request.then.shared_bytes)
             if second is None:
                 answer.then.error.CopyFrom(detail(pb.PRODUCER_FENCED))
             else:
                 answer.then.stamp = second[2]
         return answer
 
-    def claim(self, request, wanted: int | None) -> tuple[int, int, bytes] | None:
+    def claim(self, request, wanted: int | None, shared: int = 0) -> tuple[int, int, bytes] | None:
         names = self.cluster.names
         producer_id, epoch, stamp = names.get(request.name) or (self.cluster.next_producer_id(), -1, b"")
         is_repeated = bool(request.stamp) and request.stamp == stamp
@@ -468,6 +469,10 @@ class FakeBroker(
             return None
         if wanted > epoch or (request.HasField("replaces") and request.replaces == stamp):
             stamp = request.stamp
+        elif shared and stamp[:shared] == request.stamp[:shared]:
+            longest = max(len(stamp), len(request.stamp))
+            rests = (each[shared:].ljust(longest - shared, b"\0") for each in (stamp, request.stamp))
+            stamp = stamp[:shared] + bytes(map(operator.or_, *rests))
         names[request.name] = (producer_id, wanted, stamp)
         return names[request.name]
 
