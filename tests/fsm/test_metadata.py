@@ -1030,10 +1030,9 @@ def test_claims_that_are_answered_without_an_entry_have_the_answers_of_a_log_wit
         stamps = (b"", b"1", b"2")
         command = mc.InitNamedProducer(name, epoch, rng.choice(stamps), rng.choice([None, *stamps]))
         expected = every.run(command)
-        answer = some.state.standing_claim(command, some.log.time_ms)
-        standing_count += answer is not None
-        if answer is None:
-            answer = some.run(command)
+        standing = some.state.standing_claim(command, some.log.time_ms)
+        standing_count += standing is not None
+        answer = standing or some.run(command)
         if isinstance(expected, mc.ProducerInitialized):
             last[name] = expected.epoch
             assert isinstance(answer, mc.ProducerInitialized)

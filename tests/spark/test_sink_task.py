@@ -568,8 +568,10 @@ def test_rows_that_cannot_be_computed_are_reported_whatever_the_ledger_says(serv
         run(options, replace(identity, epoch=2), 0, rows(0, 5))
 
     def failing() -> Iterator[pa.RecordBatch]:
+        yield from map(fail, [None])
+
+    def fail(_: None) -> pa.RecordBatch:
         raise DiedError
-        yield
 
     with pytest.raises(DiedError):
         SinkTask(options, COLUMNS, identity, 0).run(failing())
