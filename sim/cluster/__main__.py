@@ -12,8 +12,10 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from sim.cluster.batch import judged, run_batch
 from sim.cluster.mutants import MUTANTS
@@ -23,17 +25,19 @@ from sim.cluster.world.logs import logs_to, silence_logs
 from sim.history.events import Event, write_history
 
 SEEDS_DEFAULT = 100
+FLAGS: Final = {"has_queues": "--queues", "is_upgraded": "--upgrades", "has_claimers": "--claims"}
+"""The parts of a build that only some seeds have, with the flags that give them to every seed."""
+Forced = Mapping[str, bool]
+"""The parts that every seed has."""
 REPORT_SECONDS = 2.0
 """Interval of the progress reports of a batch."""
 _BAR_WIDTH = 30
 
 
-def replay_command(
-    seed: int, mutant: str | None, *, has_queues: bool | None = None, is_upgraded: bool | None = None
-) -> str:
+def replay_command(seed: int, mutant: str | None, forced: Forced) -> str:
     """Return the command that replays a run."""
     if mutant is None:
-        named = " ".join(["--queues"] * bool(has_queues) + ["--upgrades"] * bool(is_upgraded))
+        named = " ".join(FLAGS[part] for part in forced)
         return f"make sim SEED={seed}" + (f' ARGS="{named}"' if " " in named else f" ARGS={named}" if named else "")
     return f"python -m sim.cluster --seed {seed} --mutant {mutant}"
 
@@ -53,10 +57,10 @@ def summary(outcome: Outcome) -> str:
     )
 
 
-def _build(mutant: str | None, *, has_queues: bool | None, is_upgraded: bool | None) -> Build:
+def _build(mutant: str | None, forced: Forced) -> Build:
     if mutant is not None:
         return MUTANTS[mutant].build
-    return replace(PRODUCT, has_queues=has_queues, is_upgraded=is_upgraded)
+    return replace(PRODUCT, **forced)  # type: ignore[arg-type]  # by name
 
 
 def _replay(seed: int, build: Build, level: str | None, history: Path | None) -> Outcome:
@@ -86,9 +90,8 @@ def _run_many(
     count: int,
     jobs: int,
     mutant: str | None,
+    forced: Forced,
     *,
-    has_queues: bool | None,
-    is_upgraded: bool | None,
     is_recorded: bool,
 ) -> Verdict:
     begun = reported = time.perf_counter()
@@ -100,7 +103,7 @@ def _run_many(
     marks: Counter[str] = Counter()
     virtual_seconds = 0.0
     is_terminal = sys.stderr.isatty()
-    build = _build(mutant, has_queues=has_queues, is_upgraded=is_upgraded)
+    build = _build(mutant, forced)
     for done, outcome in enumerate(run_batch(first, count, jobs, build), start=1):
         virtual_seconds += outcome.virtual_seconds
         totals["operations"] += outcome.operations
@@ -133,7 +136,7 @@ def _run_many(
         )
     if not findings:
         return Verdict.OK
-    print(replay_command(findings[0].seed, mutant, has_queues=has_queues, is_upgraded=is_upgraded), flush=True)
+    print(replay_command(findings[0].seed, mutant, forced), flush=True)
     return min(one.verdict for one in findings)
 
 
@@ -155,32 +158,26 @@ def main() -> int:
     parser.add_argument(
         "--upgrades", action="store_true", help="upgrade the brokers to a next version in every seed, not only in some"
     )
+    parser.add_argument(
+        "--claims", action="store_true", help="clients claim names of producers in every seed, not only in some"
+    )
     parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
         parser.error("only a batch of seeds of the product is recorded")
-    has_queues = True if arguments.queues else None
+    given = {"has_queues": arguments.queues, "is_upgraded": arguments.upgrades, "has_claimers": arguments.claims}
+    forced = {part: True for part, is_given in given.items() if is_given}
     if arguments.seed is None:
         return _run_many(
-            arguments.first,
-            arguments.seeds,
-            arguments.jobs,
-            arguments.mutant,
-            has_queues=has_queues,
-            is_upgraded=True if arguments.upgrades else None,
-            is_recorded=arguments.record,
+            arguments.first, arguments.seeds, arguments.jobs, arguments.mutant, forced, is_recorded=arguments.record
         )
     seed = arguments.seed
-    build = _build(arguments.mutant, has_queues=has_queues, is_upgraded=True if arguments.upgrades else None)
+    build = _build(arguments.mutant, forced)
     outcome = judged(seed, _replay, seed, build, arguments.log, arguments.history)
     print(summary(outcome))
     if outcome.verdict is not Verdict.OK:
         print(finding(outcome))
-    print(
-        replay_command(
-            outcome.seed, arguments.mutant, has_queues=has_queues, is_upgraded=True if arguments.upgrades else None
-        )
-    )
+    print(replay_command(outcome.seed, arguments.mutant, forced))
     return outcome.verdict
 
 

@@ -21,6 +21,7 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 from sim.cluster.checker import LOOK_SECONDS, Checker
+from sim.cluster.claimers import Claimers, has_claimers
 from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimConfig, SimNode, TightConfig, scale
 from sim.cluster.environment import ProcessEnded, SimParts
 from sim.cluster.faults import Nemesis
@@ -121,6 +122,8 @@ class Build:
     """Options of queue topics that replace the drawn ones of every seed."""
     is_upgraded: bool | None = None
     """Whether the brokers are upgraded to the next version during the run, and down and up again. None: some seeds draw it."""
+    has_claimers: bool | None = None
+    """Whether the run has clients that claim names of producers. None: some seeds have."""
 
 
 PRODUCT = Build()
@@ -234,6 +237,9 @@ class Simulation:
             rng = random.Random(f"queues of {seed}")
             self.queues = QueueWorkload(self.cluster, options, self.queue_options, rng, self.workload.spawn)
             self.queues.ledger.is_stopping = lambda: self.workload.is_stopping
+        self.claimers: Claimers | None = None
+        if has_claimers(seed) if build.has_claimers is None else build.has_claimers:
+            self.claimers = Claimers(self.cluster, self.workload, options, random.Random(f"claims of {seed}"))
         self.next_version = NextVersion() if self.is_upgraded else None
         self.roller: Roller | None = None
         self.nemesis: Nemesis | None = None
@@ -382,6 +388,8 @@ class Simulation:
         self.workload.start()
         if self.queues is not None:
             self.queues.start()
+        if self.claimers is not None:
+            self.claimers.start()
         if self.next_version is not None:
             self._begin_upgrade(self.next_version)
         self._until(None, options.seconds)
@@ -418,6 +426,8 @@ class Simulation:
         verified = [self.workload.verify()]
         if self.queues is not None:
             verified.append(self.workload.spawn("qv", self.queues.drain()))
+        if self.claimers is not None:
+            verified.append(self.claimers.verify())
 
         def is_verified() -> bool:
             return all(task.done() for task in verified)

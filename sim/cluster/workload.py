@@ -138,12 +138,13 @@ class Workload:
         consumer._resolver.rng.seed(self._rng.getrandbits(64))
         return consumer
 
-    def _count(self, what: str) -> None:
+    def count(self, what: str) -> None:
+        """Count an outcome."""
         self.outcomes[what] = self.outcomes.get(what, 0) + 1
 
-    def _count_error(self, what: str, error: RaftMQError) -> None:
+    def count_error(self, what: str, error: RaftMQError) -> None:
         """Count an error. All errors are allowed except `ClosedClientError`: a client that nobody closed has met a defect of its own."""
-        self._count(f"{what} {type(error).__name__}")
+        self.count(f"{what} {type(error).__name__}")
         if isinstance(error, ClosedClientError):
             self._loop.failures.append((f"a {what} client stopped", error.__cause__ or error))
 
@@ -226,7 +227,7 @@ class Workload:
                         self._name_epoch = max(self._name_epoch, name_epoch(producer))
                     await self._send_for_a_while(partial(self._send, process, recording), lambda: list(self.groups))
             except RaftMQError as error:
-                self._count_error("producer", error)
+                self.count_error("producer", error)
                 await self._pause(0.2)
 
     async def _produce_in_passing(self) -> None:
@@ -236,7 +237,7 @@ class Workload:
                 async with self._producer(is_idempotent=True) as producer:
                     await self._send_for_a_while(partial(self._send_in_passing, producer), self._passing)
             except RaftMQError as error:
-                self._count_error("producer", error)
+                self.count_error("producer", error)
                 await self._pause(0.2)
 
     def _passing(self) -> list[TopicPartition]:
@@ -248,11 +249,11 @@ class Workload:
         try:
             await (await producer.send(where.topic, value, partition=where.partition))
         except RaftMQError as error:
-            self._count_error("send in passing", error)
+            self.count_error("send in passing", error)
             if error.outcome is Outcome.NOT_APPLIED:
                 self._checker.judge(self._checker.definite_failures.on_refused, value, type(error).__name__)
         else:
-            self._count("send in passing ok")
+            self.count("send in passing ok")
 
     async def _send_for_a_while(
         self, send: Callable[[TopicPartition], Coroutine[Any, Any, None]], targets: Callable[[], list[TopicPartition]]
@@ -281,17 +282,17 @@ class Workload:
         failures = self._checker.definite_failures
         sent_to = self.groups[where]
         if process.startswith("n") and name_epoch(producer.producer) < self._name_epoch:
-            self._count("send succeeded")
+            self.count("send succeeded")
             self._checker.judge(failures.on_refused, value, "that its name has a successor")
         try:
             delivery = await producer.send(where.topic, value, partition=where.partition)
             metadata: RecordMetadata = await delivery
         except RaftMQError as error:
-            self._count_error("send", error)
+            self.count_error("send", error)
             if error.outcome is Outcome.NOT_APPLIED:
                 self._checker.judge(failures.on_refused, value, type(error).__name__)
         else:
-            self._count("send ok")
+            self.count("send ok")
             group_id = self.groups[where]
             self._checker.judge(
                 self._checker.acknowledged.on_acknowledged, group_id, where, metadata.offset, value, sent_to
@@ -310,7 +311,7 @@ class Workload:
                 async with recording:
                     await self._poll_for_a_while(recording)
             except RaftMQError as error:
-                self._count_error("consumer", error)
+                self.count_error("consumer", error)
                 await self._pause(0.2)
 
     async def _poll_for_a_while(self, consumer: RecordingConsumer) -> None:
@@ -322,10 +323,10 @@ class Workload:
                 if self._rng.random() < 0.03:
                     await consumer.seek_to_beginning()
             except RaftMQError as error:
-                self._count_error("poll", error)
+                self.count_error("poll", error)
                 await self._pause(0.1)
                 continue
-            self._count("poll ok")
+            self.count("poll ok")
             self.judge_records(found)
 
     def judge_records(self, found: Any) -> None:  # noqa: ANN401 -- the SDK's mapping
@@ -340,7 +341,7 @@ class Workload:
     def _member(self, member_id: str) -> Member:
         return Member(
             GROUP, member_id, self.topics, self._cluster.addresses(), self._transport(), self._checker, self._rng,
-            self._count,
+            self.count,
         )  # fmt: skip
 
     async def _take_part(self, name: str) -> None:
@@ -354,7 +355,7 @@ class Workload:
                 await member.start()
                 await member.run(partial(self._is_over, until))
             except RaftMQError as error:
-                self._count_error("member", error)
+                self.count_error("member", error)
             await member.close(is_orderly=self.is_stopping or self._rng.random() < 0.85)  # type: ignore[redundant-expr]  # changes while it is awaited
             await self._pause(0.2)
 
@@ -376,7 +377,7 @@ class Workload:
                     await member.run(lambda member=member: member.has_all(self._checker.committed.ends))  # type: ignore[misc]
                 await member.finish()
             except RaftMQError as error:
-                self._count_error("verify", error)
+                self.count_error("verify", error)
                 await asyncio.sleep(0.2)
             else:
                 return
@@ -404,7 +405,7 @@ class Workload:
                         await self._pause(every)
                         await order(admin)
             except RaftMQError as error:
-                self._count_error(kind, error)
+                self.count_error(kind, error)
                 await self._pause(0.2)
 
     async def _administrate(self, admin: RecordingAdmin) -> None:
@@ -425,7 +426,7 @@ class Workload:
             await admin.alter_topic_config(self.topics[0], {"max.batch.bytes": bytes_max})
         else:
             await admin.describe_topic(self._rng.choice([*alive, *self.topics]))
-        self._count("admin ok")
+        self.count("admin ok")
 
     async def _grow(self, admin: RecordingAdmin) -> None:
         """Add partitions to a permanent topic. All clients then use them, too."""
@@ -435,7 +436,7 @@ class Workload:
             with suppress(InvalidPartitionsError):  # an attempt without an answer was carried out
                 await admin.add_partitions(topic, present + self._rng.choice((1, 1, 2)))
             self._learn_partitions(await admin.describe_topic(topic))
-            self._count("growth ok")
+            self.count("growth ok")
 
     async def _trim(self, admin: RecordingAdmin) -> None:
         where = self._rng.choice(list(self.groups))
@@ -444,7 +445,7 @@ class Workload:
         before = self._rng.randrange(end + 1)
         self._checker.acknowledged.on_trim(group_id, before)
         await admin.delete_records({where: before})
-        self._count("trim ok")
+        self.count("trim ok")
 
     # ------------------------------------------------------------------------------------------------ after healing
 
@@ -473,7 +474,7 @@ class Workload:
                         )
                 break
             except RaftMQError as error:
-                self._count_error("verify", error)
+                self.count_error("verify", error)
                 await asyncio.sleep(0.2)
         if self._options.members:
             await asyncio.gather(self._verify_records(), self._verify_group())
@@ -491,7 +492,7 @@ class Workload:
                 await self._read_all()
                 return
             except RaftMQError as error:
-                self._count_error("verify", error)
+                self.count_error("verify", error)
                 await asyncio.sleep(0.2)
 
     async def _read_all(self) -> None:

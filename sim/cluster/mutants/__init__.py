@@ -1,6 +1,7 @@
 """Known bugs of whole nodes, one file for each part of the product. If one is not found, the net has a hole."""
 
 from sim.cluster.mutants import (
+    claims,
     client,
     controller,
     core,
@@ -19,6 +20,7 @@ __all__ = [
     "MUTANTS",
     "SEEDS_MAX",
     "Mutant",
+    "claims",
     "client",
     "controller",
     "core",

@@ -40,6 +40,19 @@ def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callab
     return _registering(part, what, {"option_overrides": overrides, "has_queues": False, "is_upgraded": False})
 
 
+def claim_mutant(
+    part: str, what: str, **option_overrides: object
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register a function that plants a bug of claims of producers' names."""
+    settings = {
+        "option_overrides": {"operate": 0, **option_overrides},
+        "has_queues": False,
+        "is_upgraded": False,
+        "has_claimers": True,
+    }
+    return _registering(part, what, settings)
+
+
 def queue_mutant(
     what: str, *, queues: Mapping[str, object] | None = None, **option_overrides: object
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -69,7 +82,7 @@ def _registering(
             plant()
             return lambda: None
 
-        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, **settings))
+        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, **{"has_claimers": False, **settings}))
         return plant
 
     return register

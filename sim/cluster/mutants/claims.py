@@ -1,0 +1,77 @@
+"""Bugs of claims of producers' names."""
+
+# ruff: noqa: ANN401, D103 -- a mutant has the parameters of the product's method, and its text is in the decorator
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sim.cluster.mutants.registry import claim_mutant, replace_method
+from sim.cluster.options import FAULTS
+
+OLD_LEADERS: Final[dict[str, object]] = {
+    **dict.fromkeys(FAULTS, 0),
+    "isolate": 1,
+    "fault_every": 1.5,
+    "seconds": 30.0,
+    "machines": 3,
+    "tick_seconds": 0.25,
+    "election_ticks": 5,
+    "clock_rates": (0.8, 1.25),
+    "disk_latency": 0.0005,
+    "delay_mean": 0.0005,
+    "slow_share": 0.0,
+    "reset_share": 0.0,
+    "drop_share": 0.0,
+}
+"""Options under which the metadata often has a new leader that serves clients before the old one steps down."""
+
+
+@claim_mutant("service", "a claim that changes nothing is answered without a majority", **OLD_LEADERS)
+def unconfirmed_claims() -> None:
+    from raftmq.broker.services.producer_ids import ProducerIds
+
+    def make(claim: Any) -> Any:
+        async def hasty(self: Any, command: Any, call: Any) -> Any:
+            standing = self._host.metadata.state_machine.standing_claim(command)
+            return standing if standing is not None else await claim(self, command, call)
+
+        return hasty
+
+    replace_method(ProducerIds, "_claim", make)
+
+
+@claim_mutant("machine", "a claim replaces any stamp, not only the one that it names")
+def claims_replace_any_stamp() -> None:
+    import msgspec
+    from raftmq.fsm import metadata_producers
+
+    def make(claim: Any) -> Any:
+        def blind(tables: Any, command: Any, now_ms: int) -> Any:
+            known = tables.producer_names.get(command.name)
+            if known is not None and command.replaces is not None:
+                command = msgspec.structs.replace(command, replaces=known.stamp)
+            return claim(tables, command, now_ms)
+
+        return blind
+
+    replace_method(metadata_producers, "_claim", make)
+
+
+@claim_mutant("machine", "a second claim is made although the first one failed")
+def second_claims_stand_alone() -> None:
+    import msgspec
+    from raftmq.fsm import metadata
+
+    def make(init: Any) -> Any:
+        def loose(tables: Any, command: Any, now_ms: int) -> Any:
+            result = init(tables, command, now_ms)
+            then = command.then
+            if then is not None and getattr(result, "stamp", command.stamp) != command.stamp:
+                second = msgspec.structs.replace(command, then=None, **msgspec.structs.asdict(then))
+                init(tables, second, now_ms)
+            return result
+
+        return loose
+
+    replace_method(metadata, "init_named_producer", make)
