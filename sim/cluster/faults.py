@@ -32,6 +32,7 @@ from raftmq.types import METADATA_GROUP_ID, GroupId
 from sim.cluster.checker import Checker
 from sim.cluster.cluster import HOUR_MS, Cluster, Machine, Process, SimNode
 from sim.cluster.invariants.served import PlantedDefect
+from sim.cluster.majority import keeps_majority
 from sim.cluster.options import FAULTS, Options
 from sim.cluster.workload import NAME
 from sim.cluster.world.disk import Disk
@@ -403,7 +404,7 @@ class Nemesis:
         partitions = self._partitions(process)
         self._rng.shuffle(partitions)
         for partition in partitions:
-            kept = self._keepable(process, partition)
+            kept = self._keepable(partition)
             if kept is None:
                 continue
             if self._options.may_recover_less and self._rng.random() < 0.7:
@@ -434,7 +435,7 @@ class Nemesis:
         if not self._is_active or process is None or process.node is None:
             return
         partition = process.node.view.metadata.state_machine.partition(group_id)
-        kept = self._keepable(process, partition, machine) if partition is not None else None
+        kept = self._keepable(partition, machine) if partition is not None else None
         if partition is not None and kept is not None:
             self._lose_majority(partition, *kept)
 
@@ -454,9 +455,7 @@ class Nemesis:
             if machine.node is not None and int(machine.node.view.node_id) in node_ids
         ]
 
-    def _keepable(
-        self, process: Process, partition: PartitionView, wanted: Machine | None = None
-    ) -> tuple[Machine, int] | None:
+    def _keepable(self, partition: PartitionView, wanted: Machine | None = None) -> tuple[Machine, int] | None:
         """Return a machine whose replica can be kept, and the replica, if the metadata keeps its majority until the others return.
 
         The replica has everything, unless it must be that of the `wanted` machine.
@@ -466,31 +465,27 @@ class Nemesis:
         if not is_whole or len(holders) < 2 or any(machine.is_barred for machine in self._cluster.machines.values()):
             return None
         origin = self._checker.recoveries.origin(partition.group_id)
-        voters = process.node.view.metadata.core.membership.voters if process.node is not None else ()
         for machine in holders if wanted is None else [one for one in holders if one is wanted]:
             node = machine.node
             replica = node.engine.replicas.get(GroupId(partition.group_id)) if node is not None else None
             if node is None or replica is None or not isinstance(replica.state_machine, LogPartition):
                 continue
-            down = {
-                int(other.node._metadata.replica.replica_id)  # also of a broker that has received nothing yet
-                for other in holders
-                if other is not machine and other.node is not None and other.node._metadata.replica is not None
-            }
-            staying = [  # the victim may lose its replica of the metadata before the others return
-                one
-                for one in self._running()
-                if one.node is not None
-                and not (one is self._victim and self._may_lose())
-                and one.node._metadata.replica is not None
-                and int(one.node._metadata.replica.replica_id) in voters
-                and int(one.node._metadata.replica.replica_id) not in down
-            ]
+            others = [other for other in holders if other is not machine]
             is_victim = machine is self._victim and self._may_lose()
             has_all = wanted is not None or replica.core.applied_index >= self._checker.committed.last_index(origin)
-            if has_all and not is_victim and not replica.is_closed and 2 * len(staying) > len(voters):
+            if has_all and not is_victim and not replica.is_closed and self._keeps_metadata(others):
                 return machine, int(replica.replica_id)
         return None
+
+    def _keeps_metadata(self, lost: Sequence[Machine]) -> bool:
+        """Return whether the metadata keeps its majority without these machines, and without the victim if that may lose its disk."""
+        known = {
+            machine.name: machine.node._metadata.replica.core
+            for machine in self._running()
+            if machine.node is not None and machine.node._metadata.replica is not None
+        }
+        gone = {machine.name for machine in (*lost, *((self._victim,) if self._may_lose() else ()))}
+        return keeps_majority(known.values(), {core.replica_id for name, core in known.items() if name not in gone})
 
     def _go_on_recovering(self, group_id: int, replica_id: int, others: list[Machine]) -> None:
         """Repeat the command until metadata has the recovery or can have it no more. Then let the others return."""
