@@ -836,8 +836,15 @@ class Nemesis:
         self._loop.after(_REPEAT_SECONDS, None, self._go_on_growing, machine, node_id, partition.group_id)
 
     def _go_on_growing(self, machine: Machine, node_id: int, group_id: int) -> None:
-        """Start the machine once the partition does not wait for it, or has no other place."""
+        """Start the machine once the partition does not wait for it, or has no other place.
+
+        At the end of the faults it is started anyway if the victim may have lost its disk: the two may be the majority of a group.
+        """
         process = self._metadata_leader()
+        if not self._is_active and self._may_lose():
+            machine.is_barred = self._is_growth_stuck = False
+            self._cluster.start(machine)
+            return
         if process is not None and process.node is not None:
             metadata = process.node.view.metadata.state_machine
             partition = metadata.partition(group_id)

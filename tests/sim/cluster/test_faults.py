@@ -75,6 +75,17 @@ def test_a_further_replica_whose_broker_is_down_gets_another_place() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("seed", [8, 9, 13])
+def test_a_broker_that_stays_down_returns_although_another_one_loses_its_disk(seed: int) -> None:
+    """The two are the majority of a group, so that nothing stops to wait for the one that is down."""
+    options = calm_options(seconds=SECONDS, fault_every=0.4, stuck_growth=2, wipe=2, machines=5)
+    outcome = run_isolated(seed, options=options)
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.faults["stuck_growth"]
+    assert outcome.faults["wipe"]
+
+
+@pytest.mark.long
 def test_permanent_topics_get_more_partitions_that_every_client_uses() -> None:
     options = calm_options(seconds=SECONDS, grow_every=0.7, members=2)
     outcome = run_isolated(1, options=options)
