@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,7 +17,15 @@ from raftmq.client.admin.descriptions import TopicDescription
 from raftmq.client.base.settings import OWN_EPOCH_BITS
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
-from raftmq.errors import ClosedClientError, InvalidPartitionsError, Outcome, RaftMQError, UnknownTopicError
+from raftmq.errors import (
+    ClosedClientError,
+    InvalidPartitionsError,
+    Outcome,
+    RaftMQError,
+    RequestTimedOutError,
+    TopicAlreadyExistsError,
+    UnknownTopicError,
+)
 from raftmq.types import RecordMetadata, TopicPartition
 
 from sim.cluster.checker import Checker
@@ -160,8 +168,18 @@ class Workload:
                 partitions = max(1, self._options.partitions - 2 * number)
                 kept_ms = self._options.retention_ms if number == len(self.topics) - 1 else 0
                 config = {"retention.ms": kept_ms} if kept_ms else None
-                await admin.create_topic(topic, partitions, self._options.replication_factor, config)
+                await self._create_topic(admin, topic, partitions, config)
                 self._learn_partitions(await admin.describe_topic(topic))
+
+    async def _create_topic(
+        self, admin: RecordingAdmin, topic: str, partitions: int, config: Mapping[str, int] | None
+    ) -> None:
+        """Create a permanent topic. On slow links the elections of its partitions may take longer than a request."""
+        try:
+            await admin.create_topic(topic, partitions, self._options.replication_factor, config)
+        except RequestTimedOutError:
+            with suppress(TopicAlreadyExistsError):
+                await self._create_topic(admin, topic, partitions, config)
 
     def _learn_partitions(self, topic: TopicDescription) -> None:
         """Let clients use the partitions of a permanent topic that they do not know yet."""

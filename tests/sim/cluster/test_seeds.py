@@ -51,6 +51,12 @@ def test_a_batch_of_seeds_has_no_findings() -> None:
     assert f"digest {last.digest:08x}" in run_command("--seed", str(last.seed)).stdout, "alone it is the same run"
 
 
+@pytest.mark.long
+def test_topics_are_created_although_an_election_takes_longer_than_a_request() -> None:
+    """The administrator of seed 910068 has a second, and the links are slow."""
+    assert run_isolated(910068).verdict is Verdict.OK
+
+
 def test_a_finding_has_its_exit_code_and_ends_with_the_command_that_replays_it() -> None:
     result = run_command("--seed", "0", "--mutant", "reads_uncommitted")
 
