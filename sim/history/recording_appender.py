@@ -30,7 +30,10 @@ class RecordingAppender:
         *,
         then: StampClaim | None = None,
     ) -> NamedEpoch:
-        """See `SequencedAppender.claim`. A second claim is an operation of its own. The outcome of a claim with an error is unknown."""
+        """See `SequencedAppender.claim`. A second claim is an operation of its own, and must not add bits.
+
+        The outcome of a claim with an error is unknown.
+        """
         first = self._recorder.invoke(
             self.process, "claim", name=name, epoch=epoch, stamp=stamp.decode(), replaces=_text(replaces)
         )

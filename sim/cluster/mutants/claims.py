@@ -31,14 +31,18 @@ OLD_LEADERS: Final[dict[str, object]] = {
 def unconfirmed_claims() -> None:
     from raftmq.broker.services.producer_ids import ProducerIds
 
-    def make(claim: Any) -> Any:
-        async def hasty(self: Any, command: Any, call: Any) -> Any:
-            standing = self._host.metadata.state_machine.standing_claim(command)
-            return standing if standing is not None else await claim(self, command, call)
+    class Trusting:
+        async def confirm_metadata(self, deadline: float) -> None:
+            """Do nothing."""
 
-        return hasty
+    def make(init: Any) -> Any:
+        def trusting(self: Any, *arguments: Any) -> None:
+            init(self, *arguments)
+            self._locator = Trusting()
 
-    replace_method(ProducerIds, "_claim", make)
+        return trusting
+
+    replace_method(ProducerIds, "__init__", make)
 
 
 @claim_mutant("machine", "a claim replaces any stamp, not only the one that it names")
@@ -60,16 +64,13 @@ def claims_replace_any_stamp() -> None:
 
 @claim_mutant("machine", "a second claim is made although the first one failed")
 def second_claims_stand_alone() -> None:
-    import msgspec
-    from raftmq.fsm import metadata
+    from raftmq.fsm import metadata, metadata_producers
 
     def make(init: Any) -> Any:
         def loose(tables: Any, command: Any, now_ms: int) -> Any:
             result = init(tables, command, now_ms)
-            then = command.then
-            if then is not None and getattr(result, "stamp", command.stamp) != command.stamp:
-                second = msgspec.structs.replace(command, then=None, **msgspec.structs.asdict(then))
-                init(tables, second, now_ms)
+            if command.then is not None and getattr(result, "stamp", command.stamp) != command.stamp:
+                metadata_producers._claim(tables, command.then, now_ms)
             return result
 
         return loose
