@@ -136,8 +136,12 @@ class Cluster:
         """Return the subscribed topics that exist, as `ClusterView.topics` describes."""
         return self._look_up(lambda: self._topics(subscription, is_fresh))
 
-    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def offsets(
+        self, times: Mapping[TopicPartition, int], *, by_append_time: bool = False
+    ) -> dict[TopicPartition, int]:
         """Return the first offsets at or after the times, as `ClusterView.offsets` describes.
+
+        With `by_append_time` the times are those at which brokers appended the records, instead of the records' timestamps.
 
         Raises `UnknownTopicError`, `NoLeaderError`, or the error that kept a leader from answering in time.
         """
@@ -145,7 +149,7 @@ class Cluster:
             return {}
 
         async def ask() -> dict[TopicPartition, OffsetAndTimestamp]:
-            return await list_offsets(self._resolver, dict(times), self._timeout_seconds)
+            return await list_offsets(self._resolver, dict(times), self._timeout_seconds, by_append_time=by_append_time)
 
         return {partition: answer.offset for partition, answer in self._look_up(ask).items()}
 

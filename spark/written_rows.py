@@ -85,7 +85,8 @@ class WrittenRows:
             return
         place = TopicPartition(topic.name, partition)
         end = self._cluster.offsets({place: LATEST_TIME})[place]  # confirmed by a quorum
-        start = self._cluster.offsets({place: max(self._since_ms - CLOCKS_DIFFER_MS, 0)})[place]
+        since_ms = max(self._since_ms - CLOCKS_DIFFER_MS, 0)
+        start = self._cluster.offsets({place: since_ms}, by_append_time=True)[place]
         start = max(start, self._cluster.offsets({place: EARLIEST_TIME})[place]) if start >= 0 else end
         range_ = OffsetRange(topic.name, topic.topic_id, partition, start, end)
         next_sequences: dict[tuple[int, int], int] = {}

@@ -163,6 +163,30 @@ def test_a_null_time_is_recognized_when_a_task_comes_back_in_another_order(serve
     assert len(read_all(servers, str(options.topic))) == 300
 
 
+@pytest.mark.parametrize("finishes", [False, True])
+@pytest.mark.parametrize("first_ms", [1_000_000_000_000, 4_000_000_000_000])
+def test_rows_are_read_back_whatever_their_times_are(servers, options, finishes, first_ms):
+    columns = replace(KEYED, timestamp=2, width=3)
+    identity = WriteIdentity(name(), 0, 1)
+    chunk = [*keyed(range(50)), [(first_ms + n) * 1000 for n in range(50)]]
+    SinkTask(options, columns, identity, 0).run([batch_of(*chunk)])
+    again = replace(identity, attempt=2, finishes=finishes)
+    SinkTask(options, columns, again, 0).run([batch_of(*(column[::-1] for column in chunk))])
+    check_once(servers, options, [b"%05d" % n for n in range(50)])
+
+
+@pytest.mark.parametrize("ahead_seconds", [-90, 90])
+def test_rows_are_read_back_whatever_the_clock_of_the_process_that_wrote_them(
+    servers, options, monkeypatch, ahead_seconds
+):
+    identity, now_ns = WriteIdentity(name(), 0, 1), time.time_ns
+    with monkeypatch.context() as wrong:
+        wrong.setattr(sink_task.time, "time_ns", lambda: now_ns() + ahead_seconds * 1_000_000_000)
+        run(options, identity, 0, rows(0, 50))
+    run(options, replace(identity, attempt=2, finishes=True), 0, rows(0, 50))
+    check_once(servers, options, rows(0, 50))
+
+
 def test_two_sinks_of_one_batch_write_to_two_topics_under_one_name(servers, topic):
     writer = name()
     for target in (topic(), topic()):
