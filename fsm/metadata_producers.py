@@ -92,7 +92,7 @@ def _claim(
 def _united(stamp: bytes, claim: StampClaim) -> bytes:
     """Return the present stamp with the bits of the claim, or as it is if the claim adds none."""
     shared = claim.shared_bytes
-    if not shared or stamp[:shared] != claim.stamp[:shared]:
+    if not 0 < shared <= len(claim.stamp) or stamp[:shared] != claim.stamp[:shared]:
         return stamp
     bits = int.from_bytes(stamp[shared:], "little") | int.from_bytes(claim.stamp[shared:], "little")
     return stamp[:shared] + bits.to_bytes(max(len(stamp), len(claim.stamp)) - shared, "little")

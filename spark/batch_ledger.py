@@ -168,6 +168,8 @@ class Answer(NamedTuple):
     """Answer a request."""
 
     stamp: bytes = b""
+    time_ms: int = 0
+    """Time on a broker's clock when it answered. 0: not known."""
     then: bytes | None = None
     """The ledger's stamp after `Claim.then`. None if it was not executed: the claim is another one's, or a broker is an older one."""
 
@@ -189,7 +191,7 @@ class BatchLedger:
     rounds: Mapping[int, int] = field(default_factory=dict)
     """The rounds of the tasks that are not in the generation's first one."""
     since_ms: int = 0
-    """Time on a broker's clock before the first row of the batch was written. 0: not known, and no task has entered."""
+    """Time on a broker's clock before the first row of the batch was written. 0: not known."""
     generation: int = 0
     old: int = 0
     """Bit p: task p may have written in an earlier generation."""
@@ -263,6 +265,12 @@ class BatchLedger:
         """Return the task's round."""
         return self.rounds.get(task, self.first_round)
 
+    def began_by(self, time_ms: int) -> BatchLedger:
+        """Return the ledger with a `since_ms` that has passed at a time on a broker's clock (0: not known), unless a task has entered."""
+        if not time_ms or self.written or self.old or 0 < self.since_ms <= time_ms:
+            return self
+        return replace(self, since_ms=time_ms)
+
     def with_count(self, topic_id: int, count: int) -> BatchLedger:
         """Return the ledger with a topic's number of partitions, or the same one if it has one or has no room for it."""
         wanted = replace(self, partition_counts={topic_id: count, **self.partition_counts})
@@ -271,13 +279,14 @@ class BatchLedger:
     def with_proved(self, task: int, since_ms: int = 0) -> BatchLedger:
         """Return the ledger with the task in `written` and `proved`: its rows are the same as before, or it had none.
 
-        `since_ms` is a time before the task writes. It counts if no task has entered before.
+        `since_ms` is a time before the task writes. It counts if none is known, and no task has entered before.
         """
+        is_first = not (self.since_ms or self.written or self.old)
         return replace(
             self,
             written=self.written | 1 << task,
             proved=self.proved | 1 << task,
-            since_ms=self.since_ms or since_ms,
+            since_ms=since_ms if is_first else self.since_ms,
         )
 
     def with_next_round(self, task: int) -> BatchLedger:
@@ -354,7 +363,8 @@ def open_batch(
 ) -> Generator[Ask, Answer, BatchLedger]:
     """Begin the batch, or find that it has begun (rule 1).
 
-    `partition_counts` and `since_ms`, a time on a broker's clock that has passed (0: not known), are used only if this task begins it.
+    `partition_counts` and `since_ms`, the supposed time on a broker's clock (0: not known), are used only if this task begins it. No task
+    enters a ledger that begins after the answer to its opening, as after brokers' clocks were set back.
 
     Raises:
         SupersededError: a later run of the batch has begun.
@@ -366,7 +376,7 @@ def open_batch(
     answer = yield Claim(identity.ledger_name, begun.encode())
     while True:
         ledger = BatchLedger.decode(answer.stamp)
-        wanted = ledger.advanced(identity)
+        wanted = ledger.advanced(identity).began_by(answer.time_ms)
         if wanted == ledger:
             return ledger
         answer = yield Claim(identity.ledger_name, wanted.encode(), answer.stamp)

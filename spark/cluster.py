@@ -93,7 +93,7 @@ class BrokersClock:
         self._ahead_ms = time_ms - time.monotonic_ns() // 1_000_000 if time_ms else self._ahead_ms
 
     def now_ms(self) -> int:
-        """Return a time that has passed by that clock unless it was set back, or 0 if no broker has told its time."""
+        """Return the time of that clock unless it was set back since, or 0 if no broker has told its time."""
         return time.monotonic_ns() // 1_000_000 + self._ahead_ms if self._ahead_ms else 0
 
 

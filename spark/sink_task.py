@@ -15,11 +15,13 @@ Must not decide which tasks may write (`batch_ledger`), nor cut or send batches 
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -27,7 +29,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender, StampClaim
-from raftmq.errors import ProducerFencedError, UnknownTopicError
+from raftmq.errors import ProducerFencedError, RaftMQError, UnknownTopicError
 from raftmq.spark import batch_marks
 from raftmq.spark.batch_ledger import (
     LOG_DIGESTS,
@@ -469,10 +471,12 @@ class SinkTask:
         if opened is not None and opened.identity == identity and not opened.ledger.missing(identity.attempt):
             self._ledger, self._opened_ms = opened.ledger, opened.time_ms
         else:
-            opening = self._begin_opening(identity)
+            has_rows = threading.Event()
+            opening = self._begin_opening(identity, has_rows.is_set)
             rest = iter(batches)
             try:
                 first = list(islice(rest, 1))
+                has_rows.set()
                 self._ledger = self._opened(identity, opening)
             finally:
                 opening.cancel()  # if Spark has failed
@@ -480,26 +484,36 @@ class SinkTask:
         self._ledger = self._earlier(identity).fence_old(self._ledger)
         return batches
 
-    def _begin_opening(self, identity: WriteIdentity) -> Future[_Opened]:
+    def _begin_opening(self, identity: WriteIdentity, is_awaited: Callable[[], bool]) -> Future[_Opened]:
+        """Begin to open the ledger. A failure that may pass is final only if somebody waits for the ledger."""
         topic = self._topic(self._options.topic) if self._options.topic is not None else None
         counts = {topic.topic_id: topic.partition_count} if topic is not None else {}
 
         async def open_now() -> _Opened:
-            steps = open_batch(identity, counts, self._cluster.clock.now_ms())
-            ask, time_ms = next(steps), 0
-            try:
-                while True:
-                    assert isinstance(ask, Claim)
-                    found = await self._claim_of(identity, ask)
-                    time_ms = time_ms or found.time_ms
-                    ask = steps.send(Answer(found.stamp))
-            except StopIteration as end:
-                return _Opened(identity, end.value, time_ms)
+            while True:
+                try:
+                    return await self._open_once(identity, counts)
+                except RaftMQError as error:
+                    if not error.retriable or is_awaited():
+                        raise
+                await asyncio.sleep(LEDGER_POLL_SECONDS)
 
         return self._cluster.start(open_now)
 
+    async def _open_once(self, identity: WriteIdentity, partition_counts: Mapping[int, int]) -> _Opened:
+        steps = open_batch(identity, partition_counts, self._cluster.clock.now_ms())
+        ask, time_ms = next(steps), 0
+        try:
+            while True:
+                assert isinstance(ask, Claim)
+                found = await self._claim_of(identity, ask)
+                time_ms = time_ms or found.time_ms
+                ask = steps.send(Answer(found.stamp, found.time_ms))
+        except StopIteration as end:
+            return _Opened(identity, end.value, time_ms)
+
     def _opened(self, identity: WriteIdentity, opening: Future[_Opened] | None = None) -> BatchLedger:
-        opening = opening or self._begin_opening(identity)
+        opening = opening or self._begin_opening(identity, lambda: True)
         try:
             _latest[0] = opened = opening.result()
             self._opened_ms = self._opened_ms or opened.time_ms
@@ -580,7 +594,7 @@ class SinkTask:
         found = self._cluster.run(lambda: self._claim_of(identity, ask))
         self._producer_ids[ask.name] = found.producer_id
         self._opened_ms = self._opened_ms or found.time_ms
-        return Answer(found.stamp, found.then)
+        return Answer(found.stamp, found.time_ms, found.then)
 
     async def _claim_of(self, identity: WriteIdentity, ask: Claim) -> NamedEpoch:
         epoch = identity.name_epoch(ask.round_)

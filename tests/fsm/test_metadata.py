@@ -769,6 +769,9 @@ def test_a_second_stamp_gets_more_bits_if_its_first_part_is_still_the_claims(clu
     assert claimed(mc.StampClaim("all", 2, b"head\x10", None, 4)) == b"head\x10", "a new epoch has its first stamp"
     cluster.run(mc.InitNamedProducer("empty", 1))
     assert claimed(mc.StampClaim("empty", 1, b"\x01", None, 1)) == b""
+    assert (
+        claimed(mc.StampClaim("empty", 1, b"\x01", None, 2)) == claimed(mc.StampClaim("empty", 1, b"", None, -1)) == b""
+    )
 
 
 @given(st.binary(max_size=6), st.binary(max_size=6), st.integers(0, 6))

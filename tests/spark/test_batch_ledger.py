@@ -51,6 +51,7 @@ class Stamps:
         self.rounds: dict[str, int] = {}
         self._makes_entries = makes_entries
         self._adds_bits = adds_bits
+        self.time_ms = 0
 
     def answer(self, ask: Ask) -> Answer:
         if isinstance(ask, Pause):
@@ -64,8 +65,8 @@ class Stamps:
             raise SupersededError("the name is in a later round")
         stamp = self._changed(ask.name, ask.stamp, ask.replaces)
         if ask.then is None or not self._makes_entries() or not self.permits_entry(stamp, ask):
-            return Answer(stamp)
-        return Answer(stamp, self._changed(*ask.then))
+            return Answer(stamp, self.time_ms)
+        return Answer(stamp, self.time_ms, self._changed(*ask.then))
 
     def permits_entry(self, stamp: bytes, ask: Claim) -> bool:
         return stamp == ask.stamp
@@ -267,6 +268,29 @@ def test_rounds_are_bounded():
 def test_the_first_task_that_enters_says_since_when_there_may_be_rows():
     ledger = BatchLedger((1,)).with_proved(0, 500).with_proved(1, 900)
     assert BatchLedger.decode(ledger.encode()).since_ms == 500
+
+
+def test_a_ledger_begins_with_a_time_that_has_passed_before_a_task_enters():
+    stamps, identity = Stamps(), WriteIdentity("q", 0, 1)
+    stamps.time_ms = 5000
+    assert stamps.run(open_batch(identity, {}, 4990)).since_ms == 4990
+    stamps.time_ms = 3000  # the brokers' clocks were set back
+    opened = stamps.run(open_batch(identity, {}, 7000))
+    assert opened.since_ms == 3000
+    entered = stamps.run(enter_batch(identity, 0, digest([1]), opened, 2000))
+    stamps.time_ms = 1000
+    assert entered.since_ms == stamps.run(open_batch(identity, {})).since_ms == 3000, "rows have been given this time"
+    later = WriteIdentity("q", 1, 1)
+    stamps.by_name.pop(identity.ledger_name)
+    assert stamps.run(open_batch(later, {})).since_ms == 1000
+
+
+def test_in_a_batch_whose_first_task_knew_no_time_the_others_do_not_say_one():
+    stamps = Stamps()
+    identity = WriteIdentity("q", 0, 1)
+    stamps.run(enter_batch(identity, 0, digest([1]), stamps.run(open_batch(identity, {}))))
+    opened = stamps.run(open_batch(identity, {}))
+    assert stamps.run(enter_batch(identity, 1, digest([2]), opened, 9000)).since_ms == 0
 
 
 def test_a_claim_of_a_task_that_never_entered_does_not_bind_later_attempts():
