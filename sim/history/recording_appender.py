@@ -53,6 +53,8 @@ class RecordingAppender:
         return answer
 
     def _invoke_second(self, then: StampClaim, first: OpenOperation) -> OpenOperation:
+        if then.shared_bytes:
+            raise ValueError("a history has no claims that add bits to a stamp")
         stamp, replaces = then.stamp.decode(), _text(then.replaces)
         return self._recorder.invoke(
             self.process, "claim", name=then.name, epoch=then.epoch, stamp=stamp, replaces=replaces, after=first.id

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from raftmq import sync
-from raftmq.client.producer.sequenced_append import SequencedAppender
-from raftmq.errors import ProducerFencedError, UnknownTopicError
+from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender
+from raftmq.errors import ProducerFencedError, RequestTimedOutError, UnknownTopicError
 from raftmq.spark import sink_task
 from raftmq.spark.batch_ledger import CRC_DIGESTS, LAST_TASK, ROW_DIGESTS, BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
@@ -583,6 +584,26 @@ def test_a_copy_of_a_task_without_the_rows_of_the_other_copy_is_refused(servers,
     with pytest.raises(ReplayMismatchError, match="without the rows it had"):
         empty.end()
     check_once(servers, options, rows(0, 20))
+
+
+def test_an_outage_that_ends_before_the_rows_are_computed_is_no_failure(
+    servers, options, admin: sync.Admin, monkeypatch
+):
+    identity, claim, failures = WriteIdentity(name(), 0, 1), SequencedAppender.claim, [1, 2]
+
+    async def failing_twice(self: SequencedAppender, *args: Any, **more: Any) -> NamedEpoch:  # Any: of `claim`
+        if failures:
+            failures.pop()
+            raise RequestTimedOutError("no answer")
+        return await claim(self, *args, **more)
+
+    def computed() -> Iterator[pa.RecordBatch]:
+        wait_opened(admin, identity)
+        yield batch_of(rows(0, 10))
+
+    monkeypatch.setattr(SequencedAppender, "claim", failing_twice)
+    assert SinkTask(options, COLUMNS, identity, 0).run(computed()).rows == {options.topic: 10}
+    assert not failures
 
 
 @pytest.mark.parametrize("is_late", [False, True])
