@@ -95,7 +95,7 @@ async def test_a_lookup_is_repeated_as_often_as_the_options_say_after_failures_t
 ) -> None:
     asked: list[object] = []
 
-    async def fail(*arguments: object) -> NoReturn:
+    async def fail(*arguments: object, **more: object) -> NoReturn:
         asked.append(arguments)
         raise failure
 
