@@ -459,8 +459,7 @@ class SinkTask:
 
         If another task of this process has opened it in this run of the batch, begin with its copy.
         """
-        for _ in self._open_meanwhile(identity, ()):
-            pass
+        self._open_meanwhile(identity, ())
 
     def _open_meanwhile(self, identity: WriteIdentity, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         """Open the ledger as `_open` does, while Spark computes the first of the batches. Return the batches.
