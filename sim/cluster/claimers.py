@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.producer.sequenced_append import SequencedAppender, StampClaim
@@ -27,7 +28,7 @@ FIRST_DRAWN_SEED = 16
 """Lower seeds have no claimers unless they are forced: the known bugs are found by them."""
 DRAWN_EVERY = 5
 """One of so many seeds has claimers."""
-NAMES = ("spark/0", "spark/1")
+NAMES: Final[Sequence[str]] = ("spark/0", "spark/1")
 _READ_SHARE = 0.4
 """Share of steps of a writer that only read."""
 _WRITER_PAUSES = (0.05, 0.1, 0.3)
@@ -146,7 +147,7 @@ class _Claimer:
     def __init__(self, appender: RecordingAppender, claimers: Claimers) -> None:
         self._appender = appender
         self._claimers = claimers
-        self._epochs = dict.fromkeys(claimers.names, 1)
+        self._epochs: dict[str, int] = dict.fromkeys(claimers.names, 1)
         self._seen: dict[str, bytes] = {}
         """The stamp of each name that it has seen in that epoch."""
 
