@@ -182,7 +182,7 @@ def test_rows_are_read_back_whatever_the_clock_of_the_process_that_wrote_them(
 ):
     identity, now_ns = WriteIdentity(name(), 0, 1), time.time_ns
     with monkeypatch.context() as wrong:
-        wrong.setattr(sink_task.time, "time_ns", lambda: now_ns() + ahead_seconds * 1_000_000_000)
+        wrong.setattr(time, "time_ns", lambda: now_ns() + ahead_seconds * 1_000_000_000)
         run(options, identity, 0, rows(0, 50))
     run(options, replace(identity, attempt=2, finishes=True), 0, rows(0, 50))
     check_once(servers, options, rows(0, 50))
