@@ -378,8 +378,12 @@ class Node:
         while True:
             await self._metadata_changed.wait()
             self._metadata_changed.clear()
-            self._peers.refresh()
-            self.replicas.reconcile(self._metadata.require().state_machine, self.view.node_id)
+            try:
+                self._peers.refresh()
+                self.replicas.reconcile(self._metadata.require().state_machine, self.view.node_id)
+            except BaseException:
+                self._metadata_changed.set()  # the next attempt must not wait for another change
+                raise
             self.view.on_topology_change()
 
     def _on_serving(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:

@@ -57,6 +57,10 @@ def test_topics_are_created_although_an_election_takes_longer_than_a_request() -
     assert run_isolated(910068).verdict is Verdict.OK
 
 
+def test_a_change_of_metadata_whose_processing_failed_is_processed_again_without_another_change() -> None:
+    assert run_isolated(812857).verdict is Verdict.OK
+
+
 def test_a_finding_has_its_exit_code_and_ends_with_the_command_that_replays_it() -> None:
     result = run_command("--seed", "0", "--mutant", "reads_uncommitted")
 
