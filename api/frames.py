@@ -1,9 +1,9 @@
 """Cut the byte stream of a data connection into frames, and make frames. Clients and brokers share this module. It does no I/O.
 
-A data connection carries the calls that come by the thousand, Append, Poll and Queue.PollStream, beside gRPC (ADR 0012), and InitProducer
-for clients that have one open. The client asks a broker over gRPC for a port and a token (`OpenDataConnection`), connects, and says HELLO with the token. Each later frame of the client
-is a call, the cancellation of one, or a further request of a call that is a stream. Each frame of the broker answers a call, in any order. A
-frame is a header of `HEADER_BYTES` and a body.
+A data connection carries the calls that come by the thousand, Append, Poll and Queue.PollStream, beside gRPC (ADR 0012). It also carries
+InitProducer, for clients that have one open. The client asks a broker over gRPC for a port and a token (`OpenDataConnection`), connects,
+and says HELLO with the token. Each later frame of the client is a call, the cancellation of one, or a further request of a call that is a
+stream. Each frame of the broker answers a call, in any order. A frame is a header of `HEADER_BYTES` and a body.
 
 Invariants: only a whole frame is handed on. The buffer is enlarged only for a frame of an allowed size.
 """
@@ -20,21 +20,16 @@ from raftmq.methods import APPEND, INIT_PRODUCER, POLL, POLL_STREAM, Method
 DATA_VERSION_MIN: Final = 1
 """The oldest version of the data connection's frames that is spoken: calls of `Append` and `Poll`."""
 DATA_VERSION: Final = 3
-"""The newest version: also streams (2), and `InitProducer` (3). A broker names its newest one with the token, and the client says HELLO with the newest that both speak.
+"""The newest version: also streams (2), and `InitProducer` (3).
 
-A broker refuses a HELLO of a version that it does not speak with UNSUPPORTED_VERSION.
+A broker names its newest version with the token, and the client says HELLO with the newest that both speak. A broker refuses a HELLO of a version that it does not speak with UNSUPPORTED_VERSION.
 """
 _HEADER: Final = Struct("<IBBxxIQ")
 HEADER_BYTES: Final = _HEADER.size
 """Length of the body, frame type, method number, timeout in milliseconds, correlation id: little-endian."""
 BUFFER_BYTES: Final = 64 * 1024
 """Size of a connection's read buffer while no frame needs a larger one."""
-DATA_METHODS: Final[tuple[Method[Any, Any], ...]] = (
-    APPEND,
-    POLL,
-    POLL_STREAM,
-    INIT_PRODUCER,
-)  # each has messages of its own
+DATA_METHODS: Final[tuple[Method[Any, Any], ...]] = (APPEND, POLL, POLL_STREAM, INIT_PRODUCER)  # of any messages
 """Methods that a data connection carries. A method's number in a frame is its place here, from 0."""
 METHOD_VERSIONS: Final = (1, 1, 2, 3)
 """The version of the frames from which on each of these methods is carried."""

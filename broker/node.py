@@ -377,13 +377,9 @@ class Node:
         """React to each change of metadata: peers' addresses, then this node's replicas."""
         while True:
             await self._metadata_changed.wait()
-            self._metadata_changed.clear()
-            try:
-                self._peers.refresh()
-                self.replicas.reconcile(self._metadata.require().state_machine, self.view.node_id)
-            except BaseException:
-                self._metadata_changed.set()  # the next attempt must not wait for another change
-                raise
+            self._peers.refresh()
+            self.replicas.reconcile(self._metadata.require().state_machine, self.view.node_id)
+            self._metadata_changed.clear()  # only now: after a failure the next attempt must not wait for another change
             self.view.on_topology_change()
 
     def _on_serving(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
