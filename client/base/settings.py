@@ -40,13 +40,6 @@ SMALL_REQUESTS_IN_FLIGHT_MAX: Final = 1
 
 Otherwise, records that are sent one by one would each become a Raft entry. The time of an answer is the natural time to gather records.
 """
-THIN_REQUESTS_IN_FLIGHT_MAX: Final = 2
-"""Maximum number of unanswered requests to a broker when all of them, and the next one, have few records (`THIN_REQUEST_RECORDS_MAX`).
-
-So a record of a thin stream does not wait for the answer to the one before. In a thick stream a second request would halve the batches.
-"""
-THIN_REQUEST_RECORDS_MAX: Final = 2
-"""Maximum number of records of a request of a thin stream."""
 GATHER_SECONDS_MAX: Final = 0.1
 """Maximum age of an unanswered request for which records gather: a partition without a quorum must not delay others on its broker."""
 STICKY_BYTES: Final = 64 * KIB

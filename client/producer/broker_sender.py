@@ -55,7 +55,6 @@ class AnswerHandler(Protocol):
 class _Request:
     sent: list[SentPartition]
     payload_bytes: int
-    record_count: int
     sent_at: float
 
     def is_expired(self, now: float) -> bool:
@@ -205,22 +204,12 @@ class BrokerSender:
     def _may_send_small(self, now: float) -> bool:
         """Return whether an unfilled batch may be sent now. If not, it gathers more records until an answer arrives."""
         # The comparison uses the same sum as the timer. Otherwise rounding would make a due request look fresh and set the timer again.
-        fresh = [r for r in self._pending.values() if now < r.sent_at + settings.GATHER_SECONDS_MAX]
+        fresh = [r.sent_at for r in self._pending.values() if now < r.sent_at + settings.GATHER_SECONDS_MAX]
         if len(fresh) < settings.SMALL_REQUESTS_IN_FLIGHT_MAX:
             return True
-        if len(fresh) < settings.THIN_REQUESTS_IN_FLIGHT_MAX and self._is_thin(fresh):
-            return True
         if self._gather_timer is None:
-            self._gather_timer = self._loop.call_at(fresh[0].sent_at + settings.GATHER_SECONDS_MAX, self._on_gathered)
+            self._gather_timer = self._loop.call_at(fresh[0] + settings.GATHER_SECONDS_MAX, self._on_gathered)
         return False
-
-    def _is_thin(self, requests: list[_Request]) -> bool:
-        """Return whether so few records are sent and waiting that gathering would save nothing."""
-        most = settings.THIN_REQUEST_RECORDS_MAX
-        if any(request.record_count > most for request in requests):
-            return False
-        waiting: int = sum(queue.open.count for queue in self._queues if queue.open is not None)
-        return waiting <= most
 
     def _on_gathered(self) -> None:
         self._gather_timer = None  # a loop may call it a moment early, and then it is set again
@@ -266,8 +255,7 @@ class BrokerSender:
             ],
             _trace_contexts(sent) if self._is_traced else b"",
         )
-        record_count = sum(attempt.batch.count for _, attempts in sent for attempt in attempts)
-        self._pending[self._last_correlation_id] = _Request(sent, payload_bytes, record_count, now)
+        self._pending[self._last_correlation_id] = _Request(sent, payload_bytes, now)
         self.bytes_in_flight += payload_bytes
         return SerializedAppend(self._last_correlation_id, timeout_ms, body)
 

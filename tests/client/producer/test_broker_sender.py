@@ -19,9 +19,9 @@ def test_an_answer_counts_as_late_exactly_at_the_time_of_its_timer():
     sent_at = sent_at_a_time_that_rounds_badly()
     due = sent_at + settings.GATHER_SECONDS_MAX
     sender = object.__new__(BrokerSender)  # with a loop it would set its timer again, for the time that it is
-    sender._pending = {1: _Request([], 0, 9, sent_at)}
+    sender._pending = {1: _Request([], 0, sent_at)}
     assert sender._may_send_small(due)
-    sender._pending = {1: _Request([], 0, 9, math.nextafter(sent_at, 0))}
+    sender._pending = {1: _Request([], 0, math.nextafter(sent_at, 0))}
     assert sender._may_send_small(due)
 
 
@@ -33,7 +33,7 @@ def test_a_small_batch_goes_out_however_short_its_timer_is_and_if_it_comes_early
         flushes: asyncio.Queue[None] = asyncio.Queue()
         sender._flush_soon = lambda: flushes.put_nowait(None)  # type: ignore[method-assign]
         now = loop.time()
-        sender._pending = {1: _Request([], 0, 9, now + 0.0001 - settings.GATHER_SECONDS_MAX)}
+        sender._pending = {1: _Request([], 0, now + 0.0001 - settings.GATHER_SECONDS_MAX)}
         async with asyncio.timeout(5):
             for _ in range(2):
                 assert not sender._may_send_small(now)  # uvloop's `call_at` returns a handle without `when()`
