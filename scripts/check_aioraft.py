@@ -73,7 +73,8 @@ def unpack(archive: Path, target: Path) -> Path:
             wheel.extractall(target)
     else:
         with tarfile.open(archive) as source:
-            source.extractall(target, filter="data")
+            source.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.0 to 3.11.3 have none
+            source.extractall(target)
     return target
 
 
