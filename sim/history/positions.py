@@ -141,11 +141,11 @@ class _Reader:
 
     def _break(self, position: _Position, partition: Partition, found: int, at: int) -> None:
         expected = position.expected
+        if found > expected and found <= self._history.trimmed_before(partition):
+            return
         if self._is_excused(partition, expected, at):
             self._leave(partition)
             self._positions[partition] = _Position(found, at, is_sought=False, first=found)
-            return
-        if found > expected and found <= self._history.trimmed_before(partition):
             return
         kind: BreakKind = "misplaced" if position.is_sought else "back" if found < expected else "skip"
         self._result.breaks.append(Break(kind, self._process, partition, expected, found, at, position.since))
