@@ -25,7 +25,12 @@ from sim.cluster.world.logs import logs_to, silence_logs
 from sim.history.events import Event, write_history
 
 SEEDS_DEFAULT = 100
-FLAGS: Final = {"has_queues": "--queues", "is_upgraded": "--upgrades", "has_claimers": "--claims"}
+FLAGS: Final = {
+    "has_queues": "--queues",
+    "is_upgraded": "--upgrades",
+    "has_claimers": "--claims",
+    "has_entrants": "--entries",
+}
 """The parts of a build that only some seeds have, with the flags that give them to every seed."""
 Forced = Mapping[str, bool]
 """The parts that every seed has."""
@@ -161,11 +166,19 @@ def main() -> int:
     parser.add_argument(
         "--claims", action="store_true", help="clients claim names of producers in every seed, not only in some"
     )
+    parser.add_argument(
+        "--entries", action="store_true", help="clients enter shared sets in every seed, not only in some"
+    )
     parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
         parser.error("only a batch of seeds of the product is recorded")
-    given = {"has_queues": arguments.queues, "is_upgraded": arguments.upgrades, "has_claimers": arguments.claims}
+    given = {
+        "has_queues": arguments.queues,
+        "is_upgraded": arguments.upgrades,
+        "has_claimers": arguments.claims,
+        "has_entrants": arguments.entries,
+    }
     forced = {part: True for part, is_given in given.items() if is_given}
     if arguments.seed is None:
         return _run_many(

@@ -48,6 +48,21 @@ def has_claimers(seed: int) -> bool:
     return seed >= FIRST_DRAWN_SEED and seed % DRAWN_EVERY == 3
 
 
+@asynccontextmanager
+async def connected_appender(
+    cluster: Cluster, options: Options, rng: random.Random
+) -> AsyncIterator[SequencedAppender]:
+    """Connect a client, which gives a claim up early or late."""
+    seconds = rng.choice((_HASTY_SECONDS, options.delivery_seconds))
+    transport = ClientTransport(cluster.loop, cluster.network)
+    resolver = Resolver(cluster.addresses(), transport, rng=random.Random(rng.getrandbits(64)))
+    try:
+        await resolver.start(4.0)
+        yield SequencedAppender(resolver, delivery_timeout_seconds=seconds)
+    finally:
+        await resolver.close()
+
+
 class Claimers:
     """All claimers of a run."""
 
@@ -86,16 +101,8 @@ class Claimers:
 
     @asynccontextmanager
     async def _appender(self, process: str) -> AsyncIterator[RecordingAppender]:
-        seconds = self.rng.choice((_HASTY_SECONDS, self._options.delivery_seconds))
-        transport = ClientTransport(self._cluster.loop, self._cluster.network)
-        rng = random.Random(self.rng.getrandbits(64))
-        resolver = Resolver(self._cluster.addresses(), transport, rng=rng)
-        try:
-            await resolver.start(4.0)
-            appender = SequencedAppender(resolver, delivery_timeout_seconds=seconds)
+        async with connected_appender(self._cluster, self._options, self.rng) as appender:
             yield RecordingAppender(appender, self._recorder, process)
-        finally:
-            await resolver.close()
 
     async def _claim_for_a_while(self, claimer: _Claimer, read_share: float, pause_seconds: float) -> None:
         loop = self._cluster.loop

@@ -16,13 +16,14 @@ from typing import Any
 from zlib import crc32
 
 from raftmq.broker.replica.disk import Idle
-from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
+from raftmq.fsm.feature_levels import NEWCOMER_LEVEL, UNITED_STAMPS_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 from sim.cluster.checker import LOOK_SECONDS, Checker
 from sim.cluster.claimers import Claimers, has_claimers
 from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimConfig, SimNode, TightConfig, scale
+from sim.cluster.entrants import Entrants, has_entrants
 from sim.cluster.environment import ProcessEnded, SimParts
 from sim.cluster.faults import Nemesis
 from sim.cluster.invariants.dead_letters import watch_deaths
@@ -124,6 +125,8 @@ class Build:
     """Whether the brokers are upgraded to the next version during the run, and down and up again. None: some seeds draw it."""
     has_claimers: bool | None = None
     """Whether the run has clients that claim names of producers. None: some seeds have."""
+    has_entrants: bool | None = None
+    """Whether the run has clients that enter sets by adding bits to stamps. None: some seeds have."""
 
 
 PRODUCT = Build()
@@ -240,6 +243,12 @@ class Simulation:
         self.claimers: Claimers | None = None
         if has_claimers(seed) if build.has_claimers is None else build.has_claimers:
             self.claimers = Claimers(self.cluster, self.workload, options, random.Random(f"claims of {seed}"))
+        self.entrants: Entrants | None = None
+        if has_entrants(seed) if build.has_entrants is None else build.has_entrants:
+            queue_options = self.queue_options
+            is_united = queue_options is None or queue_options.starts_at_level >= UNITED_STAMPS_LEVEL
+            rng = random.Random(f"entries of {seed}")
+            self.entrants = Entrants(self.cluster, self.workload, options, rng, is_united=is_united)
         self.next_version = NextVersion() if self.is_upgraded else None
         self.roller: Roller | None = None
         self.nemesis: Nemesis | None = None
@@ -390,6 +399,8 @@ class Simulation:
             self.queues.start()
         if self.claimers is not None:
             self.claimers.start()
+        if self.entrants is not None:
+            self.entrants.start()
         if self.next_version is not None:
             self._begin_upgrade(self.next_version)
         self._until(None, options.seconds)
@@ -428,6 +439,8 @@ class Simulation:
             verified.append(self.workload.spawn("qv", self.queues.drain()))
         if self.claimers is not None:
             verified.append(self.claimers.verify())
+        if self.entrants is not None:
+            verified.append(self.entrants.verify())
 
         def is_verified() -> bool:
             return all(task.done() for task in verified)

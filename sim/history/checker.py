@@ -19,12 +19,15 @@ from sim.history.anomalies import (
     aborted_read,
     duplicate,
     forked_claim,
+    forked_entry,
     inconsistent_offset,
+    lost_entry,
     lost_write,
     misanswered_claim,
     misordered_processing,
     misplaced_poll,
     never_claimed,
+    never_entered,
     never_read,
     never_sent,
     nonlinearizable,
@@ -65,6 +68,9 @@ ANOMALIES: Final = (
     forked_claim.NAME,
     never_claimed.NAME,
     misanswered_claim.NAME,
+    lost_entry.NAME,
+    forked_entry.NAME,
+    never_entered.NAME,
 )
 
 
@@ -206,6 +212,9 @@ def _all_findings(history: History, metadata: Iterable[Finding]) -> Iterator[tup
     yield forked_claim.NAME, forked_claim.find(registers)
     yield never_claimed.NAME, never_claimed.find(registers)
     yield misanswered_claim.NAME, misanswered_claim.find(registers)
+    yield lost_entry.NAME, lost_entry.find(history)
+    yield forked_entry.NAME, forked_entry.find(history)
+    yield never_entered.NAME, never_entered.find(history)
 
 
 def _wanted(verdict: Verdict) -> set[int]:

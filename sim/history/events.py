@@ -40,6 +40,7 @@ Operation = Literal[
     "delete_topic",
     "describe_topic",
     "claim",
+    "enter",
 ]
 
 Start = Literal["earliest", "latest"]
@@ -95,9 +96,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, forbid_un
     config: dict[str, str] | None = None
     unset: list[str] | None = None
     name: str | None = None
-    """The name of a producer."""
+    """The name of a producer, or of a set of entries."""
     stamp: str | None = None
-    """The stamp that a claim wants to write. Of its answer: the name's current stamp."""
+    """The stamp that a claim wants to write. Of its answer: the name's current stamp. Of an `enter`: the entry, and of its answer all entries."""
     replaces: str | None = None
     """The stamp that a claim wants to replace."""
     after: int | None = None

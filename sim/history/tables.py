@@ -1,4 +1,4 @@
-"""`History`: the events of a run as tables of sends, of reads, of readers' steps, of workers, of operations on topics and of claims.
+"""`History`: the events of a run as tables of sends, of reads, of readers' steps, of workers, of operations on topics, of claims and of entries.
 
 It is built in one pass over a stream of perhaps millions of events. It creates one small object per send and none per record read, and
 does not keep the events themselves: a place in the history is a number. It must not judge the brokers. An event that contradicts the
@@ -203,6 +203,19 @@ class Claim:
     error: str | None = None
 
 
+@dataclass(slots=True)
+class Entry:
+    """An attempt to enter a set that only grows, or to read it."""
+
+    process: str
+    member: str
+    """The entry, which no other attempt makes. Empty: the attempt only reads."""
+    invoked_at: int
+    ended_at: float = NEVER
+    answer: frozenset[str] | None = None
+    """All entries, as the answer shows them."""
+
+
 class Begun(NamedTuple):
     """A handler began to work on a record."""
 
@@ -264,7 +277,7 @@ class _Open(msgspec.Struct, gc=False):
     """An operation that has begun."""
 
     event: Event
-    subject: Send | ReadAll | TopicOperation | Progress | Claim | None = None
+    subject: Send | ReadAll | TopicOperation | Progress | Claim | Entry | None = None
     at: int = 0
     tenure: Tenure | None = None
     """The tenure within which the operation began."""
@@ -288,8 +301,12 @@ class History:
         """Group → partition → the work of its workers."""
         self.claims: dict[str, list[Claim]] = {}
         """Producer name → its claims, in the order in which they began."""
+        self.entries: dict[str, list[Entry]] = {}
+        """Name of a set → the attempts to enter or read it, in the order in which they began."""
         self._stamps: set[tuple[str, str]] = set()
         """Name and stamp of each claim that writes."""
+        self._members: set[tuple[str, str]] = set()
+        """Name of a set and entry of each attempt that enters."""
         self._open: dict[tuple[str, int], _Open] = {}
         self._deletions: dict[str, list[TopicOperation]] = {}
 
@@ -392,6 +409,8 @@ class History:
             opened.subject = self._begin_topic_operation(at, event)
         elif operation == "claim":
             opened.subject = self._begin_claim(at, event)
+        elif operation == "enter":
+            opened.subject = self._begin_entry(at, event)
         elif operation == "process":
             self._begin_process(at, event)
         elif operation == "release" and opened.tenure is not None:
@@ -476,6 +495,15 @@ class History:
         self.claims.setdefault(name, []).append(begun)
         return begun
 
+    def _begin_entry(self, at: int, event: Event) -> Entry:
+        name, member = _given(event.name, "name"), _given(event.stamp, "stamp")
+        if member and (name, member) in self._members:
+            raise _Misfit(f"{member!r} entered {name} before")
+        self._members.add((name, member))
+        begun = Entry(event.process, member, at)
+        self.entries.setdefault(name, []).append(begun)
+        return begun
+
     def _end(self, at: int, event: Event) -> None:
         opened = self._open.pop((event.process, event.id), None)
         if opened is None:
@@ -512,6 +540,10 @@ class History:
             subject.ended_at, subject.error = at, event.error
             if status == "ok":
                 subject.answer = (_given(event.epoch, "epoch"), _given(event.stamp, "stamp"))
+        elif isinstance(subject, Entry):
+            subject.ended_at = at
+            if status == "ok":
+                subject.answer = frozenset(filter(None, _given(event.stamp, "stamp").split(",")))
         elif isinstance(subject, Progress):
             if status != "fail":  # a commit of unknown outcome was requested all the same
                 self._group_work(opened.event).progress.append(subject)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sim.cluster.mutants.registry import claim_mutant, replace_method
+from sim.cluster.mutants.registry import claim_mutant, entry_mutant, replace_method
 from sim.cluster.options import FAULTS
 
 OLD_LEADERS: Final[dict[str, object]] = {
@@ -76,3 +76,29 @@ def second_claims_stand_alone() -> None:
         return loose
 
     replace_method(metadata, "init_named_producer", make)
+
+
+@entry_mutant("machine", "a claim that adds bits replaces those that are there")
+def added_bits_replace_others() -> None:
+    from raftmq.fsm import metadata_producers
+
+    def make(united: Any) -> Any:
+        def forgetful(stamp: bytes, claim: Any) -> bytes:
+            return claim.stamp if united(stamp, claim) != stamp else stamp
+
+        return forgetful
+
+    replace_method(metadata_producers, "_united", make)
+
+
+@entry_mutant("machine", "a claim adds bits only to a stamp that has none")
+def bits_added_once() -> None:
+    from raftmq.fsm import metadata_producers
+
+    def make(united: Any) -> Any:
+        def once(stamp: bytes, claim: Any) -> bytes:
+            return united(stamp, claim) if len(stamp) <= claim.shared_bytes else stamp
+
+        return once
+
+    replace_method(metadata_producers, "_united", make)

@@ -53,6 +53,12 @@ def claim_mutant(
     return _registering(part, what, settings)
 
 
+def entry_mutant(part: str, what: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Register a function that plants a bug of claims that add bits to a stamp."""
+    settings = {"option_overrides": {"operate": 0}, "has_queues": False, "is_upgraded": False, "has_entrants": True}
+    return _registering(part, what, settings)
+
+
 def queue_mutant(
     what: str, *, queues: Mapping[str, object] | None = None, **option_overrides: object
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -82,7 +88,9 @@ def _registering(
             plant()
             return lambda: None
 
-        MUTANTS[name] = Mutant(name, what, part, Build(patch=patch, **{"has_claimers": False, **settings}))
+        MUTANTS[name] = Mutant(
+            name, what, part, Build(patch=patch, **{"has_claimers": False, "has_entrants": False, **settings})
+        )
         return plant
 
     return register

@@ -20,7 +20,7 @@ def test_some_ordinary_seeds_have_claimers_and_none_of_those_that_mutants_are_fo
 
 
 def test_claimers_read_and_replace_stamps_and_raise_epochs() -> None:
-    outcome = run_isolated(2, Build(has_claimers=True), calm_options())
+    outcome = run_isolated(5, Build(has_claimers=True), calm_options())
 
     assert (outcome.verdict, outcome.detail) == (Verdict.OK, "")
     for what in ("ok", "replaced", "too late", "raised", "fenced", "second ok"):
