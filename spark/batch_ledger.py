@@ -65,6 +65,8 @@ TASKS_MAX: Final = 8192
 LAST_TASK: Final = TASKS_MAX
 """The number under which the driver writes rows at the end of a batch."""
 LEDGER_BYTES_MAX: Final = 4096
+TASKS_BYTES: Final = 1536
+"""Bytes of a stamp that numbers of partitions leave to tasks and attempts. Compressed, the rest has those of 200 topics, whatever their ids."""
 ATTEMPTS_MAX: Final = 16
 """Attempts that are remembered. A task of an earlier one, whose driver died so many attempts ago, would be taken for a new attempt."""
 ROUND_BITS: Final = 8
@@ -274,7 +276,7 @@ class BatchLedger:
     def with_count(self, topic_id: int, count: int) -> BatchLedger:
         """Return the ledger with a topic's number of partitions, or the same one if it has one or has no room for it."""
         wanted = replace(self, partition_counts={topic_id: count, **self.partition_counts})
-        return wanted if len(wanted.encode()) <= LEDGER_BYTES_MAX else self
+        return wanted if len(zlib.compress(wanted._text(), 9)) <= LEDGER_BYTES_MAX - TASKS_BYTES else self
 
     def with_proved(self, task: int, since_ms: int = 0) -> BatchLedger:
         """Return the ledger with the task in `written` and `proved`: its rows are the same as before, or it had none.
@@ -307,6 +309,11 @@ class BatchLedger:
 
         It ends with the bits of `written` and `proved`, in turns, so that the cluster can add those of a task that enters.
         """
+        text = self._text()
+        return text if len(text) <= LEDGER_BYTES_MAX else zlib.compress(text, 9)
+
+    def _text(self) -> bytes:
+        """Return the stamp before it is compressed."""
         fields = {
             "v": self.version,
             "attempts": self.attempts,
@@ -324,8 +331,7 @@ class BatchLedger:
             bits = _END + _bits_in_turns(self.written, self.proved)
         else:
             fields |= {"written": _bits_to_text(self.written), "proved": _bits_to_text(self.proved)}
-        text = json.dumps(fields, separators=(",", ":"), sort_keys=True).encode() + bits
-        return text if len(text) <= LEDGER_BYTES_MAX else zlib.compress(text, 9)
+        return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode() + bits
 
     @staticmethod
     def decode(stamp: bytes) -> BatchLedger:
@@ -368,7 +374,7 @@ def open_batch(
 
     Raises:
         SupersededError: a later run of the batch has begun.
-        ReplayMismatchError: the stamp is not a ledger.
+        ReplayMismatchError: the stamp is not a ledger, or the ledger has no room for another run.
     """
     begun = BatchLedger(
         (identity.attempt,), partition_counts=partition_counts, since_ms=since_ms, version=identity.version
@@ -379,7 +385,7 @@ def open_batch(
         wanted = ledger.advanced(identity).began_by(answer.time_ms)
         if wanted == ledger:
             return ledger
-        answer = yield Claim(identity.ledger_name, wanted.encode(), answer.stamp)
+        answer = yield Claim(identity.ledger_name, _stamp_of(wanted), answer.stamp)
 
 
 def enter_batch(
@@ -470,16 +476,27 @@ def mark_stalled(identity: WriteIdentity, ledger: BatchLedger) -> Generator[Ask,
 def _changed(identity: WriteIdentity, ledger: BatchLedger, wanted: BatchLedger) -> Generator[Ask, Answer, BatchLedger]:
     entry = _entry(identity, ledger, wanted)
     answer = yield Claim(entry.name, entry.stamp, entry.replaces)
-    return BatchLedger.decode(answer.stamp)
+    found = BatchLedger.decode(answer.stamp)
+    if found == ledger and answer.stamp != entry.replaces:  # another version of zlib has compressed it to other bytes
+        answer = yield Claim(entry.name, entry.stamp, answer.stamp)
+        found = BatchLedger.decode(answer.stamp)
+    return found
 
 
 def _entry(identity: WriteIdentity, ledger: BatchLedger, wanted: BatchLedger) -> Entry:
-    stamp = wanted.encode()
-    if len(stamp) > LEDGER_BYTES_MAX:
-        raise ReplayMismatchError("the batch has too many tasks that came back with their rows in another order")
-    replaces = ledger.encode()
+    stamp, replaces = _stamp_of(wanted), ledger.encode()
     shared = stamp.find(_END) + 1 if stamp[:1] == b"{" else 0
     return Entry(identity.ledger_name, stamp, replaces, shared if stamp[:shared] == replaces[:shared] else 0)
+
+
+def _stamp_of(ledger: BatchLedger) -> bytes:
+    stamp = ledger.encode()
+    if len(stamp) > LEDGER_BYTES_MAX:
+        raise ReplayMismatchError(
+            f"the batch's ledger is full: it has {(ledger.written | ledger.old).bit_count()} tasks, {len(ledger.rounds)} of which came back"
+            f" with their rows in another order, and {len(ledger.partition_counts)} topics"
+        )
+    return stamp
 
 
 def _read_ledger(identity: WriteIdentity) -> Generator[Ask, Answer, BatchLedger]:

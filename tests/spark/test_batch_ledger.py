@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from hashlib import blake2b
@@ -174,6 +175,45 @@ def test_a_ledger_without_room_for_another_topic_stays_as_it_is():
     assert len(ledger.encode()) <= 4096
     assert len(ledger.partition_counts) > 200
     assert BatchLedger.decode(ledger.encode()) == ledger
+
+
+@pytest.mark.parametrize("id_bits", [12, 60])
+def test_the_topics_of_a_ledger_leave_room_for_its_tasks_and_for_later_runs(id_bits):
+    stamps, source, count = Stamps(), random.Random(1), 0
+    identity = WriteIdentity("q", 0, source.getrandbits(63))
+    ledger = stamps.run(open_batch(identity, {}))
+    for topic_id in source.sample(range(1 << id_bits), 1 << 12):
+        count = len(ledger.partition_counts)
+        ledger = stamps.run(fix_count(identity, topic_id, source.randint(1, 99), ledger))
+        if len(ledger.partition_counts) == count:
+            break
+    assert count > 200
+    tasks = source.sample(range(4000), 4000)
+    for task in tasks[:2000]:
+        ledger = ledger.with_proved(task)
+    stamps.by_name[identity.ledger_name] = ledger.encode()
+    for attempt in (source.getrandbits(63) for _ in range(ATTEMPTS_MAX)):
+        enter(stamps, attempt, tasks[0], [1])
+    assert len(stamps.by_name[identity.ledger_name]) <= 4096
+
+
+def test_a_full_ledger_is_told():
+    stamps, identity = Stamps(), WriteIdentity("q", 0, 1)
+    rounds = {task: 16 + task % 7 for task in random.Random(1).sample(range(TASKS_MAX), 2500)}
+    full = BatchLedger((2,), written=2**TASKS_MAX - 1, rounds=rounds, generation=1)
+    stamps.by_name[identity.ledger_name] = full.encode()
+    with pytest.raises(ReplayMismatchError, match="full: it has 8192 tasks, 2500 of which"):
+        stamps.run(open_batch(identity, {}))
+
+
+def test_a_ledger_that_another_version_of_zlib_has_compressed_is_changed(monkeypatch):
+    stamps, identity, compress = Stamps(), WriteIdentity("q", 0, 1), zlib.compress
+    ledger = replace(BatchLedger((1,)), partition_counts=dict.fromkeys(range(1000), 1))
+    monkeypatch.setattr(zlib, "compress", lambda text, level: compress(text, 1))
+    stamps.by_name[identity.ledger_name] = ledger.encode()
+    monkeypatch.undo()
+    assert ledger.encode() != stamps.by_name[identity.ledger_name]
+    assert enter(stamps, 1, 3, [1]).has(3)
 
 
 def test_a_new_task_waits_until_all_earlier_writers_have_entered_again():
