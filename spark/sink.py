@@ -246,6 +246,7 @@ def _end_batch(options: SinkOptions, schema: StructType, messages: Sequence[Writ
 
     Raises:
         ReplayMismatchError: a task did not come back.
+        SupersededError: a later run of the batch has begun, so nobody knows whether all tasks came back.
         UnknownTopicError: the topic was deleted and created again while an atomic batch was written.
     """
     _check_complete(options, schema, messages)
@@ -273,12 +274,14 @@ def _check_complete(options: SinkOptions, schema: StructType, messages: Sequence
         found = cluster.run(lambda: appender.claim(identity.ledger_name, identity.name_epoch()))
     except ProducerFencedError:
         return  # a later batch has begun, so this one was found complete
-    missing = BatchLedger.decode(found.stamp).missing(identity.attempt)
+    ledger = BatchLedger.decode(found.stamp)
+    missing = ledger.missing(identity.attempt)
     if not missing:
         left_out = [m.left_out for m in messages if isinstance(m, TaskDone) and m.left_out]
         if left_out:
             SinkTask(options, find_columns(schema.fields, options), identity, LAST_TASK).write_missing(left_out)
     else:
+        ledger.advanced(identity)  # a later run has begun: its tasks have not come back yet
         raise ReplayMismatchError(
             f"tasks {missing} of batch {identity.epoch} wrote in an earlier run and have no rows in this one; the rows that they"
             " wrote stay"

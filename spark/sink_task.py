@@ -518,9 +518,8 @@ class SinkTask:
             self._opened_ms = self._opened_ms or opened.time_ms
             return opened.ledger
         except ProducerFencedError as error:
-            raise LaterBatchError(
-                f"{identity.name.partition('/')[0]!r} has begun a later batch than {identity.epoch} before"
-            ) from error
+            writer = identity.name.rpartition("/")[0] or identity.name  # names that are lent have no topic
+            raise LaterBatchError(f"{writer!r} has begun a later batch than {identity.epoch} before") from error
 
     def _enter(self, identity: WriteIdentity | None, sorter: Sorter) -> Identity | None:
         """Prove the rows. Return the identity under which to write them, or None when there are no rows."""

@@ -351,11 +351,12 @@ def test_a_task_of_a_run_that_was_replaced_is_refused(servers, options):
 
 
 def test_a_checkpoint_that_was_rolled_back_is_told_and_continues_under_a_new_name(servers, options):
-    identity = WriteIdentity.of(name(), options.topic, 3, 5)
+    writer = f"team/{name()}"
+    identity = WriteIdentity.of(writer, options.topic, 3, 5)
     run(options, identity, 0, rows(0, 10))
     with pytest.raises(LaterBatchError, match="writerName") as refused:
         run(options, WriteIdentity(identity.name, 2, 9), 0, rows(0, 10))
-    assert "later batch than 2" in str(refused.value)
+    assert f"'{writer}' has begun a later batch than 2" in str(refused.value)
     check_once(servers, options, rows(0, 10))
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from raftmq.spark import sink
 from raftmq.spark.batch_ledger import WriteIdentity
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_errors import ReplayMismatchError
+from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
 
 from tests.support.spark.reading import value_counts
 
@@ -62,7 +62,13 @@ def test_a_query_has_no_writer_epoch_and_a_batch_write_has_both_or_none():
             sink.batch_writer(BASE | half, SCHEMA, False)
 
 
-def write(options: dict[str, str], tasks: list[list[bytes]], *, is_stream: bool) -> Counter[str]:
+def write(
+    options: dict[str, str],
+    tasks: list[list[bytes]],
+    *,
+    is_stream: bool,
+    before_commit: Callable[[], object] = lambda: None,
+) -> Counter[str]:
     """Run a batch as Spark does: each task with a copy of the driver's writer, and the driver with another one.
 
     Spark 4.0 passes rows to the writer of a stream, and Arrow batches to all others.
@@ -75,6 +81,7 @@ def write(options: dict[str, str], tasks: list[list[bytes]], *, is_stream: bool)
         batches = [pa.record_batch({"value": pa.array(values, pa.binary())})] if values else []
         given = zip(values) if gets_rows else iter(batches)
         messages.append(pickle.loads(pickle.dumps(pickle.loads(writer).write(given))))
+    before_commit()
     pickle.loads(writer).commit(messages, *([7] if is_stream else []))
     return sum((Counter(message.rows) for message in messages), Counter())
 
@@ -94,6 +101,21 @@ def test_a_batch_that_runs_again_with_other_tasks_is_finished_by_its_tasks_and_i
     for _ in range(2):
         assert write(options | {"delivery": "finish"}, other, is_stream=is_stream) == {target: 5}
         assert value_counts(servers, target) == {b"a": 1, b"b": 1, b"c": 1, b"same": 2}
+
+
+def test_a_driver_that_commits_after_a_later_run_has_begun_is_told_so(servers: str, topic: Callable[..., str]):
+    target = topic()
+    options = {"bootstrap.servers": servers, "topic": target, "writerName": f"w-{target}", "writerEpoch": "7"}
+    write(options, [[b"a"], [b"b"]], is_stream=False)
+
+    def begin_another() -> None:
+        TASK[0] = 2
+        sink.batch_writer(options, SCHEMA, False).write(iter([]))
+
+    with pytest.raises(SupersededError):
+        write(options, [[b"a"], [b"b"]], is_stream=False, before_commit=begin_another)
+    assert write(options, [[b"a"], [b"b"]], is_stream=False) == {target: 2}
+    assert value_counts(servers, target) == {b"a": 1, b"b": 1}
 
 
 def test_batch_writes_without_a_name_write_once_and_take_turns(servers: str, topic: Callable[..., str]):
