@@ -149,7 +149,9 @@ class TopicMarks:
         if not self.open or (own is not None and own.is_open) or (own is None and len(self.group) < GROUP_MAX):
             return None
         oldest = self.open[0]
-        if now_ms - oldest.since_ms <= patience_ms:
+        if (
+            abs(now_ms - oldest.since_ms) <= patience_ms
+        ):  # it may be in the future, after the brokers' clocks were set back
             return oldest
         if len(self.open) >= GROUP_MAX:
             raise BatchStillOpenError(

@@ -39,6 +39,8 @@ from raftmq.types import TopicPartition
 CLUSTERS_MAX: Final = 8
 """Connections of one process. An application uses one or two clusters. Each costs a watch stream and a channel per broker."""
 
+_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+
 T = TypeVar("T")
 
 
@@ -86,15 +88,20 @@ class BrokersClock:
 
     def __init__(self) -> None:
         self._ahead_ms = 0
-        """The difference between that clock, when its time arrived, and this process's monotonic clock. 0: no broker has told its time."""
+        """The difference between that clock, when its time arrived, and the time since this machine's start. 0: no broker has told its time."""
 
     def note(self, time_ms: int) -> None:
         """Take a broker's time, in milliseconds since 1970, as it arrives. 0: not known."""
-        self._ahead_ms = time_ms - time.monotonic_ns() // 1_000_000 if time_ms else self._ahead_ms
+        self._ahead_ms = time_ms - _since_start_ms() if time_ms else self._ahead_ms
 
     def now_ms(self) -> int:
         """Return the time of that clock unless it was set back since, or 0 if no broker has told its time."""
-        return time.monotonic_ns() // 1_000_000 + self._ahead_ms if self._ahead_ms else 0
+        return _since_start_ms() + self._ahead_ms if self._ahead_ms else 0
+
+
+def _since_start_ms() -> int:
+    """Return the milliseconds since the machine's start, where it is possible with those in which it was suspended."""
+    return (time.monotonic_ns() if _BOOTTIME is None else time.clock_gettime_ns(_BOOTTIME)) // 1_000_000
 
 
 class Cluster:

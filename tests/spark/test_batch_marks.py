@@ -163,6 +163,16 @@ def test_the_next_batch_of_a_writer_waits_for_the_end_of_the_group() -> None:
     assert t.open(A, 1).is_open(A, 1)
 
 
+def test_a_writer_does_not_wait_until_clocks_that_were_set_back_show_the_time_of_a_batch_again() -> None:
+    t = topic(0)
+    t.time_ms += 1000 * PATIENCE_MS
+    t.open(A, 0)
+    t.open(B, 0)
+    t.close(A, 0)
+    t.time_ms -= 900 * PATIENCE_MS
+    assert t.open(A, 1).is_open(A, 1)
+
+
 def test_a_writer_does_not_wait_for_a_batch_that_is_open_for_too_long() -> None:
     t = topic(0)
     t.open(A, 0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import NoReturn
 
 import pytest
 from raftmq.client.connection.leader_calls import LATEST_TIME
 from raftmq.errors import NoLeaderError, RaftMQError, TopicKindMismatchError, UnknownPartitionError
-from raftmq.spark.cluster import Cluster, TopicView
+from raftmq.spark.cluster import BrokersClock, Cluster, TopicView
 from raftmq.spark.options import ClientOptions
 from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
@@ -119,3 +120,12 @@ async def test_a_repeated_lookup_returns_its_answer(cluster: Cluster, monkeypatc
     monkeypatch.setattr(cluster, "_retries", 1)
     monkeypatch.setattr(cluster, "_topics", lambda subscription, is_fresh: answer())
     assert await asyncio.to_thread(cluster.topics, Named(("t",))) == {"t": TopicView(7, frozenset({0}))}
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no clock that counts suspension")
+def test_the_clock_of_the_brokers_continues_while_this_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, suspended = BrokersClock(), time.clock_gettime_ns
+    assert clock.now_ms() == 0
+    clock.note(1_000_000)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda kind: suspended(kind) + 3600 * 1_000_000_000)
+    assert 4_600_000 <= clock.now_ms() < 4_660_000
