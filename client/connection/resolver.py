@@ -228,7 +228,10 @@ class Resolver:
         response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
         self._learn_topic(response.topic)
         for leader in response.leaders:
-            self._learn_leader(leader.group_id, Leader(leader.broker_id, leader.leader_epoch))
+            known = self._leaders.get(leader.group_id)
+            # The broker may only have lost its connection to the leader. When it is back, nothing has changed for the watch to tell.
+            if leader.broker_id or known is None or leader.leader_epoch > known.leader_epoch:
+                self._learn_leader(leader.group_id, Leader(leader.broker_id, leader.leader_epoch))
         self.record_revision(response.metadata_revision)
         self._notify()
         info = self.topics.get(name)

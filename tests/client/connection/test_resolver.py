@@ -130,6 +130,29 @@ async def test_hints_never_lead_back_to_an_older_epoch(cluster: FakeCluster):
     await resolver.close()
 
 
+async def test_a_broker_that_does_not_hear_the_leader_takes_it_from_nobody(cluster: FakeCluster, monkeypatch):
+    """It describes the topic without a leader. When it hears the leader again, no watch says so, because the leader is the same."""
+    cluster.create_topic("t")
+    resolver = await started(cluster)
+    info = await resolver.topic("t", 5)
+    (group_id,) = info.group_ids
+    known = resolver.leader(group_id)
+    assert known is not None
+
+    async def describe(*_: object, **__: object) -> pb.DescribeTopicResponse:
+        return answer
+
+    monkeypatch.setattr(resolver, "call_any", describe)
+    answer = pb.DescribeTopicResponse(topic=topic_message(cluster.topics["t"]), metadata_revision=cluster.revision)
+    answer.leaders.add(group_id=group_id, leader_epoch=known.leader_epoch)
+    await resolver.topic("t", 5, is_fresh=True)
+    assert resolver.leader(group_id) == known
+    answer.leaders[0].leader_epoch += 1
+    await resolver.topic("t", 5, is_fresh=True)
+    assert resolver.leader(group_id) is None
+    await resolver.close()
+
+
 async def test_updates_of_another_cluster_are_ignored(cluster: FakeCluster):
     resolver = await started(cluster)
     cluster.cluster_id = "another"  # both addresses were taken over by another cluster
