@@ -47,6 +47,16 @@ class ContiguousOffsets:
         return len(self._open)
 
     @property
+    def next_offset(self) -> int:
+        """Return the lowest offset that may be taken next."""
+        return self._last_taken + 1
+
+    @property
+    def first_open(self) -> int:
+        """Return the first offset that is taken and not done, or `next_offset` if there is none."""
+        return self._open[0] if self._open else self.next_offset
+
+    @property
     def progress(self) -> Progress | None:
         """Return the progress that may be committed, or None if nothing is done."""
         if self._progress is None and self.highest_finished >= 0:

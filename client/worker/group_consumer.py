@@ -35,6 +35,9 @@ class GroupConsumer(Protocol):
     def resume(self, *partitions: TopicPartition) -> None:
         """Resume partitions as `Consumer.resume` does."""
 
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        """Read a partition again from an offset on."""
+
     def finished(self, partition: TopicPartition) -> Ranges:
         """Return the ranges that earlier owners of a partition finished beyond its committed offset, as of its assignment."""
         ...

@@ -26,6 +26,10 @@ class WorkConsumer(Consumer):
         state = self._fetcher.partitions.get(partition)
         return state.finished if state is not None else ()
 
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        """Implement `GroupConsumer.rewind`."""
+        self._assignment.seek(self._assignment.states([partition]), {partition: offset})
+
     async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """Implement `GroupConsumer.commit_progress`. Raises as `Consumer.commit` does."""
         self._check_alive()

@@ -325,6 +325,12 @@ class WorkLoop(RebalanceListener):
         work = self._works.get(partition)
         if work is None or work.state is not WorkState.HELD or self._is_draining:
             return  # the records are not committed, so the partition's next owner gets them
+        if records[0].offset < work.tracker.next_offset:
+            begin = min(work.tracker.first_open, records[0].offset)
+            work = self._begin_again(work)
+            if begin < records[0].offset:
+                self._consumer.rewind(partition, begin)
+                return
         ordering, schedule, tracker, pressure = self._ordering, self._schedule, work.tracker, self._pressure
         span = tracker.span
         for record in records:
@@ -336,6 +342,16 @@ class WorkLoop(RebalanceListener):
             work.add_job()
             schedule.add(RecordJob(work, record, lane_of(ordering, record), size))
         pressure.records += tracker.span - span
+
+    def _begin_again(self, work: PartitionWork) -> PartitionWork:
+        """Replace the work of a partition whose position went back, because an operator recovered it without its last records.
+
+        Records that were in work begin again, also those before the lost ones: the outcomes of running handlers no longer count.
+        """
+        log.warning("work_begun_again topic=%s partition=%d", *work.partition)
+        self._let_go([work])
+        new = self._works[work.partition] = PartitionWork(work.partition, is_paused=work.is_paused)
+        return new
 
     # ---------------------------------------------------------------------------------------------------------- working
 

@@ -135,6 +135,26 @@ async def test_the_finished_prefix_and_the_ranges_beyond_it_are_committed() -> N
         assert [commit[partition(0)] for commit in consumer.commits] == [1, 4]
 
 
+async def test_a_partition_that_lost_its_last_records_begins_again_at_its_new_end() -> None:
+    """An operator recovered it from one replica, so the consumer's position goes back to where the kept records end."""
+    desk = Desk()
+    async with working(desk) as (consumer, loop, _):
+        consumer.write(0, b"a", b"b", b"c", b"d")
+        await consumer.assign(0)
+        await desk.wait_running((0, 0), (0, 1), (0, 2), (0, 3))
+        desk.let_go((0, 0), (0, 2))
+        await consumer.wait_committed(0, 1)
+        consumer.lose_records(0, 2)
+        consumer.write(0, b"e")
+        await desk.wait_running((0, 1), (0, 2))
+        desk.let_go((0, 2))
+        await consumer.wait_committed(0, 1)
+        desk.let_go((0, 1))
+        await consumer.wait_committed(0, 3)
+        assert sorted(desk.begun[4:]) == [(0, 1), (0, 2)], "the record before the lost ones was not done"
+        assert loop.metrics().records_in_work == 0
+
+
 async def test_a_key_is_in_order_while_others_run() -> None:
     desk = Desk()
     async with working(desk) as (consumer, _, _):

@@ -58,6 +58,11 @@ class FakeConsumer:
             log.append(Record(TOPIC, number, len(log), 1000 + len(log), key, value))
         self._news.set()
 
+    def lose_records(self, number: int, end: int) -> None:
+        """Remove the records from `end` on, as an unsafe recovery does."""
+        del self.logs[partition(number)][end:]
+        self._positions[partition(number)] = end
+
     async def assign(self, *numbers: int) -> None:
         """Assign partitions to this member."""
         names = frozenset(map(partition, numbers))
@@ -142,6 +147,11 @@ class FakeConsumer:
                 room -= len(records)
                 self._positions[name] = records[-1].offset + 1
         return found
+
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        assert partition in self._positions
+        self._positions[partition] = offset
+        self._news.set()
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)

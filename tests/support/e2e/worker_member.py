@@ -98,7 +98,7 @@ class RecordingConsumer:
         self.start, self.close = consumer.start, consumer.close
         self.getmany, self.assignment = consumer.getmany, consumer.assignment
         self.pause, self.resume = consumer.pause, consumer.resume
-        self.finished = consumer.finished
+        self.finished, self.rewind = consumer.finished, consumer.rewind
 
     async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
         operations = [
