@@ -105,13 +105,23 @@ class OffsetsService:
         try:
             partition = await self._locator.locate_confirmed(part.topic_id, part.partition, deadline)
             partition.check_reader(part.offset, part.group_id)
-            command = CommitOffset(
-                request.group, request.member_id, part.owner_epoch, part.offset, part.note, part.finished
-            )
+            owner_epoch = part.owner_epoch or self._unowned_epoch(request, partition)
+            command = CommitOffset(request.group, request.member_id, owner_epoch, part.offset, part.note, part.finished)
             await partition.offsets.commit(command, deadline)
         except RequestError as error:
             result.error.CopyFrom(error.detail)
         return result
+
+    def _unowned_epoch(self, request: pb.CommitOffsetsRequest, partition: PartitionLog) -> int:
+        """Return the epoch of a commit without an owner: that of the last reset, or 0 if there was none or the group has members.
+
+        A reset raises the fence although no member opens the partition afterwards. Without its epoch, the programs of a group that only
+        commits named offsets could never commit again.
+        """
+        group = self._host.metadata.state_machine.consumer_group(request.group)
+        known = partition.offsets.of(request.group)
+        is_owned = bool(request.member_id or known.member or (group is not None and group.members))
+        return 0 if is_owned else known.owner_epoch
 
     # ------------------------------------------------------------------------------------------------ read
 

@@ -29,7 +29,7 @@ class MemberIdentity:
 
     group: str
     member_id: str = ""
-    """Empty: no member. Such commits succeed only in groups that never had members."""
+    """Empty: no member. Such commits succeed only where no member opened the partition since the last reset of its offset."""
 
 
 @dataclass(frozen=True, slots=True)
