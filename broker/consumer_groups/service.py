@@ -8,9 +8,11 @@ Source: KIP-848.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
+from raftmq.broker.base.futures import consume_exception
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
 from raftmq.broker.consumer_groups.partition_leaders import PartitionLeaders
@@ -43,6 +45,8 @@ from raftmq.proto import queue_pb2 as pb
 
 OWNED_MAX: Final = 100_000
 """Partitions that one heartbeat may name: as many as a cluster of a hundred nodes has. A 4 MiB request could name millions."""
+REGRANT_SECONDS: Final = 5.0
+"""Minimum time to give owners new epochs after a reset."""
 _ROUNDS_MAX: Final = 4
 """Rounds of validating one heartbeat. It usually leads to at most a change and a release, or to more if the group changes
 concurrently."""
@@ -203,10 +207,16 @@ class GroupsService:
         must_be_empty = not request.fence_members
         taken = await self.leader.execute(TakeGroupEpoch(request.group, must_be_empty), Done, call.deadline)
         results = await self._partitions.reset(request.group, taken.revision, request.partitions, call)
-        fenced = tuple(part for part in parts if part in results and not results[part].HasField("error"))
+        # If it is unknown whether an offset was written, its owner may be fenced, too.
+        fenced = tuple(part for part in parts if _may_be_reset(results[part]))
         group = self._metadata.consumer_group(request.group)
         if request.fence_members and fenced and group is not None and group.members:
-            await self.leader.execute(RegrantPartitions(request.group, fenced), Done, call.deadline)
+            # Owners without new epochs could not commit. So this step does not depend on the time that a slow leader left, or on the caller.
+            deadline = max(call.deadline, self._host.loop.time() + REGRANT_SECONDS)
+            regrant = self.leader.execute(RegrantPartitions(request.group, fenced), Done, deadline)
+            granting = self._host.loop.create_task(regrant)
+            granting.add_done_callback(consume_exception)
+            await asyncio.shield(granting)
         return pb.ResetOffsetsResponse(partitions=[results[part] for part in parts], owner_epoch=taken.revision)
 
     @on_metadata_leader
@@ -295,6 +305,10 @@ class GroupsService:
             raise _too_many(f"all consumer groups together have {limits.members_max} members, which is the maximum")
         if metadata.subscription_bytes >= limits.subscription_bytes_max:
             raise _too_many("the subscriptions of all members together exceed their limit")
+
+
+def _may_be_reset(result: pb.PartitionResetResult) -> bool:
+    return not result.HasField("error") or result.error.outcome == pb.UNKNOWN_OUTCOME
 
 
 def _too_many(reason: str) -> RequestError:

@@ -144,6 +144,9 @@ CLOSE_COMMIT_SECONDS: Final = 5.0
 """Maximum time for the last commit. Records that are not committed are read again, which is better than a program that does not end."""
 OPEN_SECONDS: Final = 3.0
 """Time limit of one attempt to open partitions. Those whose leaders answer are read while the others are retried."""
+FENCED_SECONDS: Final = 40.0
+"""Time after which a member joins again if a partition refuses it although the group still assigns it under the same epoch. A reset of
+offsets gives new epochs within the 30 s of its call. If it was interrupted, or the group was deleted while the member joined, nobody does."""
 POSITIONS_SECONDS: Final = 3.0
 """Time limit of one attempt to look up positions. As with `OPEN_SECONDS`, a partition without a leader must not delay the others."""
 LOOP_HOLD_SECONDS: Final = 0.01

@@ -209,7 +209,7 @@ class Assignment:
                 lambda partition: (MemberIdentity(name), OwnedPartition(0, 0, self._read_group_id(partition))),
                 auto_commit_seconds=group.auto_commit_seconds,
                 timeout_seconds=self._timeout_seconds,
-                on_fenced=lambda: None,
+                on_fenced=lambda _: None,
                 on_crash=self._on_crash,
             )
             self._commits.start()

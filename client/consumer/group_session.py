@@ -39,7 +39,7 @@ from raftmq.client.membership.group_member import (
 )
 from raftmq.client.membership.heartbeat_runner import HeartbeatRunner, run_background_calls
 from raftmq.client.membership.member_calls import MemberCalls
-from raftmq.errors import RaftMQError, RequestTimedOutError
+from raftmq.errors import FencedError, RaftMQError, RequestTimedOutError
 from raftmq.methods import LEAVE
 from raftmq.types import TopicPartition
 
@@ -98,7 +98,7 @@ class GroupSession:
             self.owner_of,
             auto_commit_seconds=config.auto_commit_seconds,
             timeout_seconds=config.request_timeout_seconds,
-            on_fenced=self.heartbeat,
+            on_fenced=self._on_commit_fenced,
             on_crash=on_crash,
         )
         self._states: dict[PartitionId, PartitionFetch] = {}
@@ -109,6 +109,8 @@ class GroupSession:
         self._runner: HeartbeatRunner | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_draining = False
+        self._fenced: dict[tuple[PartitionId, int], asyncio.TimerHandle] = {}
+        """The partitions that refused this member, with the owner epoch, until it is decided whether to join again."""
         self._known: dict[int, int] = {}
         """The partition count of each topic (by id) at the subscription. Partitions that are created later are read from their start."""
 
@@ -173,7 +175,11 @@ class GroupSession:
         except RaftMQError as error:
             log.warning("leave_failed consumer_group=%s error_code=%s", self._group, name_of(error))
         finally:
-            await self.commits.close()
+            try:
+                await self.commits.close()
+            finally:
+                for timer in self._fenced.values():
+                    timer.cancel()
 
     def subscribe(self, subscription: Subscription) -> None:
         """Change the subscription. An empty one leaves the group."""
@@ -244,6 +250,37 @@ class GroupSession:
         self.membership.heartbeat_soon(self._loop.time())
         self._wake()
 
+    def _on_commit_fenced(self, state: PartitionFetch) -> None:
+        self._on_fenced(PartitionId(state.topic_id, state.topic_partition.partition), state.owner_epoch)
+        self.heartbeat()
+
+    def _on_fenced(self, id_: PartitionId, owner_epoch: int) -> None:
+        """Join again unless the assignment soon changes.
+
+        The fence in the partition is newer than the assignment, which usually changes with the next heartbeat. It never does if a reset of
+        the offsets was interrupted before the owners got new epochs: then nobody would read the partition.
+        """
+        if (id_, owner_epoch) not in self._fenced:
+            self._decide_later(id_, owner_epoch, self._loop.time())
+
+    def _decide_later(self, id_: PartitionId, owner_epoch: int, since: float) -> None:
+        self._fenced[id_, owner_epoch] = self._loop.call_later(
+            settings.FENCED_SECONDS, self._decide_fenced, id_, owner_epoch, since
+        )
+
+    def _decide_fenced(self, id_: PartitionId, owner_epoch: int, since: float) -> None:
+        del self._fenced[id_, owner_epoch]
+        state = self._states.get(id_)
+        if state is not None and state.owner_epoch == owner_epoch and not state.is_fenced:
+            return  # opened in the meantime
+        joins_again = self.membership.join_again(id_, owner_epoch, since, self._loop.time())
+        if joins_again is None:
+            self._decide_later(id_, owner_epoch, since)
+        elif joins_again:
+            log.warning("group_joined_again consumer_group=%s partition=%d", self._group, id_.partition)
+            self._wake()
+            self._changed.set()
+
     # ------------------------------------------------------------------------------------------------------- following
 
     async def _follow_forever(self) -> None:
@@ -292,7 +329,9 @@ class GroupSession:
                 if steps.lose:
                     break
                 for id_ in [id_ for id_ in wanted if id_ not in steps.revoke]:
-                    self._states[id_].is_withheld = False  # it was assigned again, and the listener knows nothing of it
+                    self._states[id_].is_withheld = self._states[
+                        id_
+                    ].is_fenced  # it was assigned again, and the listener knows nothing of it
                     wanted.remove(id_)
         finally:
             self._is_draining = False
@@ -300,7 +339,7 @@ class GroupSession:
         if lost:
             self._changed.set()
             for id_ in wanted:
-                self._states[id_].is_withheld = id_ in lost
+                self._states[id_].is_withheld = id_ in lost or self._states[id_].is_fenced
             return
         if wanted:
             await self._give_up(wanted, may_commit=True)
@@ -348,6 +387,8 @@ class GroupSession:
             id_ = PartitionId(owned[partition].topic_id, partition.partition)
             if isinstance(result, RaftMQError):
                 self._on_open_failed(partition, result)
+                if isinstance(result, FencedError):
+                    self._on_fenced(id_, owned[partition].owner_epoch)
             else:
                 opened[id_] = owned[partition].owner_epoch
                 positions[id_] = (partition, result)

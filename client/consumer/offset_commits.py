@@ -38,7 +38,7 @@ class OffsetCommits:
         *,
         auto_commit_seconds: float | None,
         timeout_seconds: float,
-        on_fenced: Callable[[], None],
+        on_fenced: Callable[[PartitionFetch], None],
         on_crash: Callable[[BaseException], None],
     ) -> None:
         self._fetcher = fetcher
@@ -136,10 +136,9 @@ class OffsetCommits:
         if error is None:
             state.committed = commit.what.offset
         elif isinstance(error, FencedError) and state.owner_epoch:
-            state.is_withheld = (
-                True  # another member owns it, so buffered records must not be returned, even before the group says so
-            )
-            self._on_fenced()
+            # Another member owns it, so buffered records must not be returned, even before the group says so.
+            state.is_withheld = state.is_fenced = True
+            self._on_fenced(state)
 
 
 async def _then_raise(future: asyncio.Future[None], error: RaftMQError) -> None:

@@ -54,6 +54,8 @@ class PartitionFetch:
         self.is_paused = False
         self.is_withheld = False
         """Whether nothing is fetched or returned, because it is assigned and not announced, or being released."""
+        self.is_fenced = False
+        """Whether a commit under its owner epoch was refused. Then it is also withheld."""
         self.processed: int | None = None
         """The next offset to commit, as `processed.py` describes. Only seeks change it here."""
         self.committed: int | None = None

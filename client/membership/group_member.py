@@ -163,6 +163,11 @@ class GroupMember:
             self._begin_life(Standing.FAILED)
             self.failure = error
 
+    def join_again(self) -> None:
+        """Join under a new id, which gives all partitions new owner epochs. The caller informs the coordinator."""
+        if self.standing is Standing.IN:
+            self._begin_life(Standing.JOINING)
+
     def on_silence(self) -> None:
         """Treat all held partitions as lost, because no answer came for a whole session. A later answer may assign them again."""
         if self.standing is Standing.IN and not self._is_cut_off:
@@ -243,6 +248,11 @@ class GroupMember:
         for partition in partitions:
             self._held.pop(partition, None)
             self.lost.discard(partition)
+
+    def is_granted(self, partition: PartitionId, owner_epoch: int) -> bool:
+        """Return whether the newest assignment contains the partition under this epoch."""
+        grant = self._assigned.get(partition)
+        return self.standing is Standing.IN and grant is not None and grant.owner_epoch == owner_epoch
 
     @property
     def _may_open(self) -> bool:

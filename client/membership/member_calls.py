@@ -238,6 +238,25 @@ class MemberCalls:
             self.is_stopped = True
             return self._goodbye()
 
+    def join_again(self, partition: PartitionId, owner_epoch: int, since: float, now: float) -> bool | None:
+        """Join again if a partition has refused the member since then and is still assigned under the same epoch.
+
+        Returns:
+            Whether it joins again. None: no heartbeat was answered since then. The caller wakes the other thread.
+        """
+        with self._lock:
+            if not self._member.is_granted(partition, owner_epoch):
+                return False
+            if self._heard_at <= since:
+                return None
+            goodbye = self._goodbye()
+            if goodbye is not None:
+                self._leaving.append(goodbye)
+            self._member.join_again()
+            self._next_at = self._heard_at = now
+            self._has_news = True
+            return True
+
     def record_addresses(self, addresses: Iterable[str]) -> None:
         """Store the brokers' addresses, best first."""
         known = tuple(addresses)

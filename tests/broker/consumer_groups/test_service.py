@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from raftmq.broker.base.limits import Limits
-from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError, timed_out
 from raftmq.broker.consumer_groups.assignor_process import PlanError
 from raftmq.broker.consumer_groups.planner import Plan, PlanRequest
 from raftmq.offset_ranges import encode_ranges
@@ -670,6 +670,34 @@ async def test_a_reset_under_members_makes_them_begin_again(node: Harness) -> No
     assert member.assignment[topic.topic_id, 1] == before[topic.topic_id, 1]
     assert (await member.open(part))[0].offset == 7
     assert await member.commit(part, 3) == 0
+
+
+async def test_owners_get_new_epochs_even_if_a_slow_leader_used_up_the_time_of_a_reset(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await node.topic(partitions=2)
+    await node.append(topic, batch(10))
+    member = Member(node, "m1")
+    await settle(node, member)
+    await member.open()
+    before = dict(member.assignment)
+    partitions = node.groups_service._partitions
+    write = partitions.reset
+    call = node.call()
+
+    async def slow(group, epoch, resets, call):
+        results = await write(group, epoch, resets, call)
+        results[topic.topic_id, 1].error.CopyFrom(timed_out().detail)
+        monkeypatch.setattr(node.loop, "time", lambda: call.deadline + 1)
+        return results
+
+    monkeypatch.setattr(partitions, "reset", slow)
+    await node.groups_service.reset_offsets(reset_request(topic, 7, 0, fence_members=True), call)
+    monkeypatch.undo()
+    await member.heartbeat()
+    assert member.assignment[topic.topic_id, 0] > before[topic.topic_id, 0]
+    assert member.assignment[topic.topic_id, 1] > before[topic.topic_id, 1], "its offset may have been written, too"
+    assert (await member.open((topic.topic_id, 0)))[0].offset == 7
 
 
 async def test_a_group_is_deleted_with_its_offsets(node: Harness) -> None:

@@ -11,9 +11,12 @@ from raftmq import errors
 from raftmq.client.admin import group_admin
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.group_admin import OffsetChange
+from raftmq.client.base import settings
 from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
+from raftmq.fsm.log_commands import ResetOffset
+from raftmq.fsm.metadata_commands import Done, TakeGroupEpoch
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
 
@@ -309,6 +312,27 @@ async def test_assigned_partitions_have_named_offsets(broker: Harness, members: 
     assert await members.committed(0, group="named") == 10
 
 
+async def test_named_offsets_are_committed_after_a_reset(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
+    async with members.make(group_id="named", enable_auto_commit=False) as consumer:
+        consumer.assign([part(0)])
+        await read(consumer, 10)
+        await consumer.commit()
+    reset = pb.ResetOffsetsRequest(group="named")
+    reset.partitions.add(topic_id=topic.topic_id, partition=0, offset=2)
+    await broker.groups_service.reset_offsets(reset, broker.call())
+    async with members.make(group_id="named", enable_auto_commit=False) as consumer:
+        consumer.assign([part(0)])
+        assert [record.offset for record in await read(consumer, 8)] == list(range(2, 10))
+        await consumer.commit()
+        assert await members.committed(0, group="named") == 10
+        member = await members.start(group_id="named")
+        await until(lambda: member.assignment(), member)
+        with pytest.raises(errors.FencedError):
+            await consumer.commit({part(0): 5})
+
+
 async def test_seek_to_committed_returns_to_the_committed_offsets(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
@@ -478,6 +502,28 @@ async def test_an_offset_reset_restarts_a_member_and_fences_its_old_commit(broke
     assert [what for what, _ in heard.heard] == ["assigned", "lost", "assigned"]
     found += [r for records in (await consumer.getmany(timeout_ms=200)).values() for r in records]
     assert [record.offset for record in found] == [8, 9]
+
+
+@pytest.mark.parametrize("instance_id", [None, "one"])
+async def test_a_member_joins_again_when_a_reset_was_interrupted(
+    broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch, instance_id: str | None
+) -> None:
+    """The coordinator wrote the offset and died before it gave the owner a new epoch."""
+    monkeypatch.setattr(settings, "FENCED_SECONDS", 0.2)
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
+    heard = Listener()
+    consumer = await members.start(listener=heard, auto_commit_interval_ms=20, group_instance_id=instance_id)
+    await read(consumer, 10)
+    await broker.groups_service.leader.execute(TakeGroupEpoch("g", False), Done, broker.loop.time() + WAIT_SECONDS)
+    epoch = broker.metadata.state_machine.applied_index
+    (partition,) = broker.offsets._locator.here()
+    await partition.offsets.reset(ResetOffset("g", epoch, 3), broker.loop.time() + WAIT_SECONDS)
+    await produce(broker, topic, 0, 5, start=10)
+    found = await read(consumer, 5)
+    found += await read(consumer, 12)
+    assert [record.offset for record in found] == [*range(10, 15), *range(3, 15)]
+    assert [what for what, _ in heard.heard] == ["assigned", "lost", "assigned"]
 
 
 async def test_a_restarted_static_member_gets_its_partitions_and_fences_its_former_process(
