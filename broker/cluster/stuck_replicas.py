@@ -85,8 +85,9 @@ def stuck_replicas(metadata: Metadata, evidence: Evidence) -> Iterator[StuckRepl
             yield StuckReplica(
                 partition,
                 0,
-                "no replica leads the partition, so there is none to copy from",
-                "start the brokers of its other replicas, or see raftmq cluster recover if they are lost",
+                "no replica leads the partition now, so there is none to copy from",
+                "wait some seconds for an election. If it stays so, start the brokers of its other replicas, or see "
+                "raftmq cluster recover if they are lost",
             )
             continue
         node_of = {replica.replica_id: replica.node_id for replica in partition.replicas}
@@ -121,8 +122,11 @@ def _why_stuck(key: ReplicaKey, node_id: int, evidence: Evidence) -> tuple[str, 
 
 
 def _why_without_place(metadata: Metadata, partition: PartitionView, evidence: Evidence) -> str:
-    """Return why no broker can take another replica. Empty if one can, and the replica only waits for its turn."""
-    holders = {replica.node_id for replica in (*partition.replicas, *partition.retiring) if not replica.is_lost}
+    """Return why no broker can take another replica. Empty if one can, and the replica only waits for its turn.
+
+    A broker whose old replica of this partition is being removed can take one afterwards, so it counts as one that can.
+    """
+    holders = {replica.node_id for replica in partition.replicas if not replica.is_lost}
     others = [node for node in metadata.nodes() if node.node_id not in holders and node.state in (ACTIVE, DRAINING)]
     reasons = [_why_not(node, metadata.replica_count_of_node(node.node_id), evidence) for node in others]
     if "" in reasons:

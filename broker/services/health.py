@@ -10,6 +10,7 @@ from itertools import islice
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.replication_health import copied_bytes
+from raftmq.broker.cluster.unserved import NotServedReason
 from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.call import Call
@@ -90,7 +91,11 @@ class HealthService:
                 replica.group_id for replica in replicas if replica.role is Role.LEADER and not replica.is_closed
             ],
             metadata_voters_behind=host.replication.metadata_voters_behind(),
-            not_served=_reports((one.key, f"{one.reason}: {one.message}") for one in host.standing.not_served()),
+            not_served=_reports(
+                (one.key, f"{one.reason}: {one.message}")
+                for one in host.standing.not_served()
+                if one.reason is not NotServedReason.OPENING  # it makes progress: nobody must act
+            ),
             without_progress=_reports(host.replication.without_progress.items()),
         )
 

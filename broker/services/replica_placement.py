@@ -98,8 +98,8 @@ class ReplicaPlacementService:
         if len(node_ids) != topic.replication_factor:
             raise RequestError(
                 pb.INVALID_REPLICATION_FACTOR,
-                f"topic {topic.name} has replication factor {topic.replication_factor}, and {len(node_ids)} brokers are named: name "
-                f"as many, or change the factor first (raftmq topic alter {topic.name} --replication-factor {len(node_ids)})",
+                f"topic {topic.name} has replication factor {topic.replication_factor}, and the number of named brokers is "
+                f"{len(node_ids)}: name as many, or change the factor first (raftmq topic alter {topic.name} --replication-factor {len(node_ids)})",
             )
         held = {replica.node_id for replica in partition.replicas}
         for node_id in node_ids:

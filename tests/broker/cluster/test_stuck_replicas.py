@@ -125,3 +125,19 @@ def test_a_replica_that_needs_another_broker_says_so(metadata: MetadataLog) -> N
         assert isinstance(metadata.run(mc.RemoveNode(number)), mc.Done)
     (found,) = stuck(metadata)
     assert found.reason == "every broker holds a replica of the partition already"
+
+
+def test_a_broker_whose_old_replica_is_being_removed_can_take_one_afterwards(metadata: MetadataLog) -> None:
+    """Replicas on all four brokers were wanted while one of them was still leaving another: "every broker holds one" was false advice."""
+    for number in (3, 4):
+        assert isinstance(metadata.run(mc.RemoveNode(number)), mc.Done)
+    metadata.run(register("u5", feature_level_max=FEATURE_LEVEL, partitions_max=10))
+    node_id = max(node.node_id for node in metadata.state.nodes())
+    wish(metadata, 1, node_id)
+    metadata.run(mc.SetReplicationFactor(TOPIC, 3))
+    partition = metadata.state.partition(GROUP)
+    assert partition is not None
+    assert [gone.node_id for gone in partition.retiring] == [2]
+    assert stuck(metadata) == []
+    (found,) = stuck(metadata, down=(2,))
+    assert found.reason == "no other broker can take it: broker 2 is not connected"

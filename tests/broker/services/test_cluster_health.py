@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.unserved import NotServed, NotServedReason
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
@@ -130,3 +131,16 @@ async def test_metadata_without_an_answering_leader_is_reported():
     async with running() as node:
         node.lose_leadership(METADATA_GROUP_ID, OTHER)
         assert not (await described(node)).health.is_metadata_led
+
+
+async def test_a_replica_that_is_being_opened_is_no_reason_for_a_warning(monkeypatch: pytest.MonkeyPatch):
+    """Each move creates a replica, and for a moment it is not served. That was shown as "cannot come up"."""
+    async with running() as node:
+        opening, failing = (ReplicaKey(GroupId(number), ReplicaId(number)) for number in (7, 8))
+        found = [
+            NotServed(opening, NotServedReason.OPENING, "it is being created or opened", is_starting=False),
+            NotServed(failing, NotServedReason.FAILING, "a defect", is_starting=False),
+        ]
+        monkeypatch.setattr(node.standing, "not_served", lambda: found)
+        answer = await node.health.describe_node(peer_pb.DescribeBrokerRequest(), node.call())
+        assert [(one.group_id, one.reason) for one in answer.not_served] == [(8, "failing: a defect")]
