@@ -47,7 +47,7 @@ def forget_names(
         timeout,
         lambda admin: admin.forget_producer_names(prefix=prefix, unused_seconds=unused_for, dry_run=True),
     )
-    if not dry_run:
+    if found.count and not dry_run:
         if not yes:
             print(
                 f"{counted(found.count, 'name')} of {found.left_count} unused for {format_duration(unused_for)}",

@@ -63,7 +63,9 @@ class NodeRemovalService:
         metadata = self._metadata
         node = metadata.node(node_id)
         if node is None:
-            raise RequestError(pb.UNKNOWN_BROKER, f"the cluster has no broker {node_id}")
+            raise RequestError(
+                pb.UNKNOWN_BROKER, f"the cluster has no broker {node_id} (raftmq cluster status lists them)"
+            )
         if node.state == "removed":
             raise RequestError(pb.UNKNOWN_BROKER, f"broker {node_id} was already removed")
         is_voter = node.metadata_replica_id in metadata.metadata_voters

@@ -26,3 +26,9 @@ def test_unused_names_are_shown_and_removed(commands: ClusterCommands) -> None:
     )
     answer = commands.answer("cluster", "forget-names", "--unused-for", "2d", "--yes")
     assert (answer["count"], answer["left_count"], answer["dry_run"]) == (9, 0, False)
+
+
+def test_nothing_is_asked_when_there_is_nothing_to_remove(commands: ClusterCommands) -> None:
+    assert commands.text("cluster", "forget-names", "--prefix", "nobody") == (
+        "0 names removed, 12 of at most 100000 in use\n"
+    )
