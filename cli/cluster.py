@@ -78,16 +78,7 @@ def status(
     cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
     problems = problems_of(cluster)
     if output is Output.JSON:
-        sentences: list[Json] = [{"problem": sentence, "is_outage": is_outage} for sentence, is_outage in problems]
-        brokers: list[Json] = [broker_json(broker) for broker in cluster.brokers]
-        print_json(
-            {
-                **dataclasses.asdict(cluster),
-                "brokers": brokers,
-                "problems": sentences,
-                "may_restart_next": not problems,
-            }
-        )
+        print_json(status_json(cluster, problems))
     else:
         print_cluster(cluster, problems)
     if problems:
@@ -319,10 +310,24 @@ def print_removal(removal: BrokerRemoval) -> None:
         )
 
 
+def status_json(cluster: ClusterDescription, problems: list[Problem]) -> dict[str, Json]:
+    """Return a cluster for programs. Its numbers are those of the text: what the brokers answered counts, not what one of them believes."""
+    sentences: list[Json] = [{"problem": sentence, "is_outage": is_outage} for sentence, is_outage in problems]
+    brokers: list[Json] = [broker_json(broker) for broker in cluster.brokers]
+    return {
+        **dataclasses.asdict(cluster),
+        "metadata_leader_broker_id": _metadata_leader(cluster),
+        "partitions_without_leader": _without_leader_count(cluster),
+        "brokers": brokers,
+        "problems": sentences,
+        "may_restart_next": not problems,
+    }
+
+
 def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
     """Print a cluster for people: its brokers, its totals and its problems."""
     print(f"cluster {cluster.cluster_id}, as broker {cluster.answering_broker_id} sees it\n")
-    leader = cluster.metadata_leader_broker_id if cluster.health is None or cluster.health.is_metadata_led else 0
+    leader = _metadata_leader(cluster)
     has_racks = any(broker.rack for broker in cluster.brokers)  # without them the table fits 80 columns
     racks = ("rack",) if has_racks else ()
     print_table(
@@ -362,7 +367,16 @@ def _summary(cluster: ClusterDescription, problems: list[Problem]) -> str:
     if not problems:
         free = ": the next broker may be restarted" if len(cluster.brokers) > restart_plan.FEW_REPLICAS else ""
         return f"none without a leader, all replicas in sync{free}"
+    answering = " that answers" if cluster.health is not None else ""
+    return f"{_without_leader_count(cluster) or 'none'} without a leader{answering}"
+
+
+def _metadata_leader(cluster: ClusterDescription) -> int:
+    """Return the broker that leads the metadata, or 0 if no broker that answered does."""
+    return cluster.metadata_leader_broker_id if cluster.health is None or cluster.health.is_metadata_led else 0
+
+
+def _without_leader_count(cluster: ClusterDescription) -> int:
+    """Return the number of partitions that no broker that answered leads."""
     health = cluster.health
-    if health is None:
-        return f"{cluster.partitions_without_leader or 'none'} without a leader"
-    return f"{health.leaderless.count + health.unknown.count or 'none'} without a leader that answers"
+    return cluster.partitions_without_leader if health is None else health.leaderless.count + health.unknown.count

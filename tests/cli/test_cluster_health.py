@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from raftmq.cli.cluster import print_cluster
+from raftmq.cli.cluster import print_cluster, status_json
 from raftmq.cli.cluster_health import exit_code, problems_of
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.client.admin.cluster_health import BrokerHealth, ClusterHealth, PartitionNames
@@ -114,3 +114,14 @@ def test_the_line_of_totals_agrees_with_the_outages(
 ) -> None:
     print_cluster(described, problems_of(described))
     assert line in capsys.readouterr().out.splitlines()
+
+
+def test_json_gives_the_numbers_of_the_text() -> None:
+    """One broker still believed in two dead leaders: the text said 12 without a leader, and JSON none."""
+    described = cluster(unknown=SOME, is_metadata_led=False)
+    shown = status_json(described, problems_of(described))
+    assert (shown["partitions_without_leader"], shown["metadata_leader_broker_id"]) == (12, 0)
+    assert shown["may_restart_next"] is False
+    unasked = replace(described, health=None, partitions_without_leader=3)
+    assert status_json(unasked, [])["partitions_without_leader"] == 3
+    assert status_json(cluster(), [])["metadata_leader_broker_id"] == 1
