@@ -311,7 +311,7 @@ def print_removal(removal: BrokerRemoval) -> None:
 
 
 def status_json(cluster: ClusterDescription, problems: list[Problem]) -> dict[str, Json]:
-    """Return a cluster for programs. Its numbers are those of the text: what the brokers answered counts, not what one of them believes."""
+    """Return a cluster for programs. Its numbers are those of the text, so only brokers that answered count."""
     sentences: list[Json] = [{"problem": sentence, "is_outage": is_outage} for sentence, is_outage in problems]
     brokers: list[Json] = [broker_json(broker) for broker in cluster.brokers]
     return {
