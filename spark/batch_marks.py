@@ -149,9 +149,8 @@ class TopicMarks:
         if not self.open or (own is not None and own.is_open) or (own is None and len(self.group) < GROUP_MAX):
             return None
         oldest = self.open[0]
-        if (
-            abs(now_ms - oldest.since_ms) <= patience_ms
-        ):  # it may be in the future, after the brokers' clocks were set back
+        # After the brokers' clocks were set back, the batch may have been opened in the future.
+        if abs(now_ms - oldest.since_ms) <= patience_ms:
             return oldest
         if len(self.open) >= GROUP_MAX:
             raise BatchStillOpenError(

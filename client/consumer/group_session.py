@@ -329,9 +329,8 @@ class GroupSession:
                 if steps.lose:
                     break
                 for id_ in [id_ for id_ in wanted if id_ not in steps.revoke]:
-                    self._states[id_].is_withheld = self._states[
-                        id_
-                    ].is_fenced  # it was assigned again, and the listener knows nothing of it
+                    # It was assigned again, and the listener knows nothing of it.
+                    self._states[id_].is_withheld = self._states[id_].is_fenced
                     wanted.remove(id_)
         finally:
             self._is_draining = False

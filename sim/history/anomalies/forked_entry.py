@@ -22,7 +22,7 @@ def find(history: History) -> Iterator[Finding]:
         for (one, smaller), (other, larger) in pairwise(sorted(answered, key=lambda pair: len(pair[1]))):
             if not smaller <= larger:
                 text = (
-                    f"{name}: {one.process} was shown {', '.join(sorted(smaller - larger))} without "
-                    f"{', '.join(sorted(larger - smaller))}, which {other.process} was shown without it"
+                    f"{name}: only {one.process} was shown {', '.join(sorted(smaller - larger))}, and "
+                    f"only {other.process} {', '.join(sorted(larger - smaller))}"
                 )
                 yield finding(NAME, text, one.invoked_at, int(one.ended_at), other.invoked_at, int(other.ended_at))
