@@ -313,6 +313,7 @@ class Checker:
             replica.applier.listeners.append(lambda entry, result: self._removals.on_applied(machine))
             replica.applier.listeners.append(lambda entry, result: self.judge(reverted.on_applied, entry, result))
             replica.applier.listeners.append(lambda entry, result: self.judge(settings.on_applied, entry, result))
+            replica.restored_listeners.append(reverted.look)
             replica.restored_listeners.append(settings.on_restored)
         watched.apply = watched_apply
         watched.propose = watched_propose

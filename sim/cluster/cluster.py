@@ -516,7 +516,9 @@ class Cluster:
     # ------------------------------------------------------------------------------------------------ reports of nodes
 
     def on_fatal(self, process: Process, error: BaseException) -> None:
-        """Handle a process that ends itself."""
+        """Handle a process that ends itself. One that is gone already does not end itself: a crash has torn its last transaction."""
+        if process.machine.process is not process:
+            return
         self.trace(f"{process.machine.name} fatal: {type(error).__name__}: {error}")
         for listener in self.on_fatal_error:
             listener(process, error)

@@ -39,7 +39,10 @@
 | `QueueClockHolds`: a queue's clock never goes back, and is near the correct time | `queue_clock.py` |
 | `OneFiring`: a schedule fires once per due time, not before it, and only in its newest version | `queue_firings.py` |
 | `FairTurns`: with round robin nobody with something leasable waits for more turns of others than it may | `queue_turns.py` |
-| `CopiesAreDeaths`, `CopiedOnce`, `RecordedAfterCopied`: each dead message is copied once, in order, before that is recorded | `dead_letters.py` |
+| `OldGroupSilent`: a group that was replaced after it had lost its majority is never served again | `recoveries.py` |
+| `GivenUpMovesAreUndone`: a partition whose move is given up has the replicas of before | `reverted_moves.py` |
+| `MovesKeepTheirRate`: copies for planned moves are not sent faster than the cluster's rate | `pace.py` |
+| `SettingsAreKept`: a change of run-time settings has exactly its effect on the metadata | `settings.py` |
 
 Two more are not in these files. `NoDefect` (`../checker.py`): an internal rule of the product broke without a fault that explains it.
 `History.…` and `Queue.…` (`../run.py`): an anomaly that a

@@ -20,6 +20,11 @@ class RevertedMoves:
         self._machine = machine
         self._before: dict[int, PartitionView] = {}
         """The partitions that moved or were rebuilt before the entry, by group."""
+        self.look()
+
+    def look(self) -> None:
+        """Take the present state as the one before the next entry: at the beginning, and when a snapshot has replaced it."""
+        self._before = {partition.group_id: partition for partition in self._machine.unsettled_partitions()}
 
     def on_applied(self, entry: Entry, result: object) -> None:
         """Check the effect of an entry, right after it was applied."""
@@ -34,7 +39,7 @@ class RevertedMoves:
                     "GivenUpMovesAreUndone",
                     f"g{command.group_id} has the replicas {found} and should have {wanted}",
                 )
-        self._before = {partition.group_id: partition for partition in machine.unsettled_partitions()}
+        self.look()
 
 
 def _replicas_of_before(partition: PartitionView) -> tuple[int, ...]:

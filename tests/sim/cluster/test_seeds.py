@@ -109,3 +109,9 @@ def _broken():
 
     Fetcher._fetchable = poll  # type: ignore[assignment,method-assign]
     return lambda: None
+
+
+@pytest.mark.long
+def test_a_broker_that_loses_its_power_during_an_installation_did_not_end_itself() -> None:
+    """Seed 821728: the crash tears the exchange of two files, whose error came from a process that was gone."""
+    assert run_isolated(821728).verdict is Verdict.OK
