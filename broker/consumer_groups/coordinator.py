@@ -20,6 +20,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work, pause_after
 from raftmq.broker.consumer_groups.assignor_process import PlanError, PlanRunner
 from raftmq.broker.consumer_groups.planner import is_planned_for, plan_request
+from raftmq.broker.consumer_groups.revocations import Revocations
 from raftmq.broker.consumer_groups.sessions import Sessions
 from raftmq.broker.replica.replica import Replica
 from raftmq.broker.services.host import ServiceHost
@@ -67,8 +68,7 @@ class GroupCoordinator:
         self._term: Term | None = None
         """The term in which this node coordinates, or None if it does not."""
         self._sessions: Sessions[MemberKey] = Sessions()
-        self._revocations: Sessions[MemberKey] = Sessions()
-        """Members that must give partitions up, with their deadlines."""
+        self._revocations: Revocations[MemberKey] = Revocations()
         self._leaving: set[MemberKey] = set()
         """Members whose session has ended, while their removal is on its way through the log."""
         self._seen_index = 0
@@ -128,10 +128,7 @@ class GroupCoordinator:
             )
         now = self._host.loop.time()
         self._sessions.extend(key, now + member.session_timeout_ms / 1000)
-        if not member.unreleased():
-            self._revocations.forget(key)
-        elif key not in self._revocations:
-            self._revocations.extend(key, now + member.rebalance_timeout_ms / 1000)
+        self._revocations.record(key, member.unreleased(), now + member.rebalance_timeout_ms / 1000)
 
     def forget(self, group: str, member_id: str) -> None:
         """Forget the deadlines of a member that left."""
@@ -207,14 +204,15 @@ class GroupCoordinator:
 
     async def _end_sessions(self, metadata: Replica[Metadata], now: float) -> None:
         out: dict[str, list[str]] = {}
-        for reason, sessions in (("session expired", self._sessions), ("revocation timed out", self._revocations)):
-            for group, member_id in sessions.expired(now):
-                known = metadata.state_machine.consumer_group(group)
-                member = known.members.get(member_id) if known is not None else None
-                if member is None or (sessions is self._revocations and not member.unreleased()):
-                    continue
-                log.info("group_member_expired", consumer_group=group, member_id=member_id, reason=reason)
-                out.setdefault(group, []).append(member_id)
+        expired = [(key, "session expired") for key in self._sessions.expired(now)]
+        expired += [(key, "revocation timed out") for key in self._revocations.expired(now)]
+        for (group, member_id), reason in expired:
+            known = metadata.state_machine.consumer_group(group)
+            member = known.members.get(member_id) if known is not None else None
+            if member is None or (reason == "revocation timed out" and not member.unreleased()):
+                continue
+            log.info("group_member_expired", consumer_group=group, member_id=member_id, reason=reason)
+            out.setdefault(group, []).append(member_id)
         left = dict(out)
         self._leaving.update((group, member_id) for group, member_ids in out.items() for member_id in member_ids)
         try:

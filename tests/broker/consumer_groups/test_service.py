@@ -375,6 +375,71 @@ async def test_a_member_that_gives_nothing_up_is_finally_removed(
     assert list(node.metadata.state_machine.consumer_group("g").members) == ["m2"]
 
 
+async def test_each_revocation_has_the_whole_rebalance_timeout(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second revocation inherited the deadline of the first one if it came before the first was reported as done."""
+    await node.topic(partitions=3)
+    clock = VirtualTime(node, monkeypatch)
+    holding, others = Member(node, "m1", rebalance_timeout_ms=3000), [Member(node, "m2"), Member(node, "m3")]
+    await settle(node, holding)
+    await others[0].heartbeat()
+    await tick(node)
+    await holding.heartbeat()
+    first = holding.held - holding.assignment.keys()
+    for _ in range(20):
+        await clock.advance(0.1)
+        await holding.heartbeat()
+        await tick(node)
+    await others[1].heartbeat()
+    await tick(node)
+    await holding.heartbeat()
+    second = holding.held - holding.assignment.keys() - first
+    assert (len(first), len(second)) == (1, 1)
+    holding.held -= first
+    for _ in range(29):
+        await clock.advance(0.1)
+        await holding.heartbeat()
+        await tick(node)
+    assert "m1" in node.metadata.state_machine.consumer_group("g").members
+    await clock.advance(0.2)
+    await tick(node)
+    assert "m1" not in node.metadata.state_machine.consumer_group("g").members, "it gave up only the first"
+
+
+async def test_later_revocations_do_not_prolong_an_earlier_one(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.topic(partitions=3)
+    clock = VirtualTime(node, monkeypatch)
+    holding, others = Member(node, "m1", rebalance_timeout_ms=3000), [Member(node, "m2"), Member(node, "m3")]
+    await settle(node, holding)
+    for other in others:
+        await other.heartbeat()
+        await tick(node)
+        await holding.heartbeat()
+        for _ in range(14):
+            await clock.advance(0.1)
+            await holding.heartbeat()
+            await tick(node)
+    assert "m1" in node.metadata.state_machine.consumer_group("g").members
+    await clock.advance(0.3)
+    await tick(node)
+    assert "m1" not in node.metadata.state_machine.consumer_group("g").members
+
+
+async def test_a_stall_prolongs_revocations_too(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    await node.topic(partitions=2)
+    clock = VirtualTime(node, monkeypatch)
+    holding, other = Member(node, "m1", rebalance_timeout_ms=3000), Member(node, "m2")
+    await settle(node, holding)
+    await other.heartbeat()
+    await tick(node)
+    await holding.heartbeat()
+    await clock.advance(60)
+    for _ in range(25):
+        await tick(node)
+        await holding.heartbeat()
+        await clock.advance(0.1)
+    assert "m1" in node.metadata.state_machine.consumer_group("g").members
+
+
 async def test_an_interrupted_join_still_has_a_session(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would never end, because its client disappeared before the answer."""
     clock = VirtualTime(node, monkeypatch)
