@@ -19,7 +19,7 @@ import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work, pause_after
 from raftmq.broker.consumer_groups.assignor_process import PlanError, PlanRunner
-from raftmq.broker.consumer_groups.planner import is_planned_for, plan_request
+from raftmq.broker.consumer_groups.planner import PlanRequest, is_planned_for, plan_request
 from raftmq.broker.consumer_groups.revocations import Revocations
 from raftmq.broker.consumer_groups.sessions import Sessions
 from raftmq.broker.replica.replica import Replica
@@ -322,11 +322,20 @@ class GroupCoordinator:
         if found.changes or row.epoch != row.target_epoch or row.topics != found.topics:
             result = await self._execute(found.command(request))
             if isinstance(result, Rejected):
-                if result.code == pb.INVALID_ARGUMENT:
+                if result.code == pb.INVALID_ARGUMENT and not self._has_lost_members(request):
                     self._plan_failed(name, request.assignor, result.message)
                 return
             log.info("group_assigned", consumer_group=name, members=len(request.members), changed=len(found.changes))
         self._matched_version[name] = topics_version
+
+    def _has_lost_members(self, request: PlanRequest) -> bool:
+        """Return whether a member that was planned for is gone.
+
+        A static member that comes back under a new id leaves the group epoch as it is, because its partitions stay with it. So the plan is
+        refused for its members and not for its epoch. The assignor is not to blame, and the next tick plans again.
+        """
+        group = self._host.metadata.state_machine.consumer_group(request.group)
+        return group is None or any(member.member_id not in group.members for member in request.members)
 
     def _on_defect(self, name: str, error: Exception) -> None:
         log.error("assignment_failed", consumer_group=name, exc_info=error)

@@ -525,6 +525,30 @@ async def test_a_group_whose_assignor_fails_does_not_delay_others(
     assert len(bad.held) == 2, "the plan is tried again"
 
 
+async def test_a_static_member_that_comes_back_while_a_plan_is_computed_delays_nobody(
+    node: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The plan named the member's former id, which counted as a failure of the assignor: the next plan came a second later."""
+    await node.topic(partitions=2)
+    static, other = Member(node, "m1", instance_id="i1"), Member(node, "m2")
+    await settle(node, static)
+    await other.heartbeat()
+    reborn = Member(node, "m3", instance_id="i1")
+    run = node.coordinator._runner.run
+
+    async def slow(request: PlanRequest) -> Plan:
+        found = await run(request)
+        await reborn.heartbeat()
+        return found
+
+    monkeypatch.setattr(node.coordinator._runner, "run", slow)
+    await tick(node)
+    monkeypatch.setattr(node.coordinator._runner, "run", run)
+    await settle(node, reborn, other)
+    assert (len(reborn.held), len(other.held)) == (1, 1)
+    assert "assignor_failed" not in caplog.text
+
+
 async def test_an_empty_group_whose_assignor_failed_is_not_checked_again(
     node: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
