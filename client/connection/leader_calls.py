@@ -69,10 +69,12 @@ async def ask_leaders(
     call: LeaderCall[ResultT],
     *,
     is_all_or_nothing: bool = False,
+    on_results: Callable[[Mapping[TopicPartition, ResultT | RaftMQError]], None] = lambda _: None,
 ) -> dict[TopicPartition, ResultT | RaftMQError]:
     """Run `call` like `call_leaders`, but return each partition's own result, refusal or last failure.
 
-    It raises only if the client is closed. With `is_all_or_nothing` it ends at the first refusal.
+    It raises only if the client is closed. With `is_all_or_nothing` it ends at the first refusal. `on_results` gets each result once, as
+    soon as it is known, so that no partition waits for another one's leader.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
@@ -80,29 +82,31 @@ async def ask_leaders(
     open_ = list(dict.fromkeys(partitions))
     results: dict[TopicPartition, ResultT | RaftMQError] = {}
     failures: dict[TopicPartition, RaftMQError] = {}
+
+    def record(found: dict[TopicPartition, ResultT | RaftMQError]) -> None:
+        results.update(found)
+        if found:
+            on_results(found)
+
+    async def ask(address: str, group: list[LeaderTarget], patience: float) -> None:
+        answers = await _guarded(resolver, address, group, patience, call)
+        record(_final_answers(resolver, group, answers, failures))
+
     while open_:
         targets: list[LeaderTarget] = []
         for partition in open_:
             try:
                 targets.append(await _target(resolver, partition, deadline - loop.time()))
             except RaftMQError as error:
-                (failures if error.retriable else results)[partition] = error
+                if error.retriable:
+                    failures[partition] = error
+                else:
+                    record({partition: error})
         resolver.check()
         groups = _by_leader(resolver, targets, failures)
         remaining = max(deadline - loop.time(), 0.001)
         patience = min(remaining, 2 * settings.LATE_ANSWER_SECONDS)  # a frozen leader must not use up the whole time
-        calls = [_guarded(resolver, address, group, patience, call) for address, group in groups.items()]
-        for group, answers in zip(groups.values(), await asyncio.gather(*calls), strict=True):
-            for target, answer in zip(group, answers, strict=True):
-                if not isinstance(answer, RaftMQError):
-                    results[target.topic_partition] = answer
-                    continue
-                if isinstance(answer, NotLeaderError):
-                    resolver.on_not_leader(target.group_id, answer)
-                elif not answer.retriable:
-                    results[target.topic_partition] = answer
-                    continue
-                failures[target.topic_partition] = answer
+        await asyncio.gather(*(ask(address, group, patience) for address, group in groups.items()))
         if is_all_or_nothing and any(isinstance(result, RaftMQError) for result in results.values()):
             return results
         open_ = [partition for partition in open_ if partition not in results]
@@ -111,7 +115,8 @@ async def ask_leaders(
             if loop.time() + pause >= deadline:
                 for partition in open_:
                     late = RequestTimedOutError(f"{partition.topic}/{partition.partition}: no answer in time")
-                    results[partition] = failures.get(partition, late)
+                    failures.setdefault(partition, late)
+                record({partition: failures[partition] for partition in open_})
                 return results
             await resolver.wait_change(pause)
     return results
@@ -139,6 +144,24 @@ def _by_leader(
         else:
             groups.setdefault(resolver.address(leader), []).append(target)
     return groups
+
+
+def _final_answers(
+    resolver: Resolver,
+    group: list[LeaderTarget],
+    answers: list[ResultT | RaftMQError],
+    failures: dict[TopicPartition, RaftMQError],
+) -> dict[TopicPartition, ResultT | RaftMQError]:
+    """Return the results and refusals among a leader's answers. Those to repeat are added to `failures`."""
+    final: dict[TopicPartition, ResultT | RaftMQError] = {}
+    for target, answer in zip(group, answers, strict=True):
+        if isinstance(answer, NotLeaderError):
+            resolver.on_not_leader(target.group_id, answer)
+        if isinstance(answer, RaftMQError) and (answer.retriable or isinstance(answer, NotLeaderError)):
+            failures[target.topic_partition] = answer
+        else:
+            final[target.topic_partition] = answer
+    return final
 
 
 async def _guarded(

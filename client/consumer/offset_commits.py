@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from typing import Final
 
 from raftmq.client.base import settings
 from raftmq.client.base.background import cancel_and_wait, spawn
 from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.consumer.committer import Commit, Committer
+from raftmq.client.consumer.committer import Commit, Committer, OnCommitted
 from raftmq.client.consumer.fetcher import Fetcher
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.consumer.processed import processed_offsets
@@ -24,6 +25,9 @@ from raftmq.errors import ClosedClientError, FencedError, RaftMQError
 from raftmq.types import TopicPartition
 
 Owner = tuple[MemberIdentity, OwnedPartition]
+
+_UNREPORTED: Final = (FencedError, ClosedClientError)
+"""Errors of automatic commits that need no report: another member owns the partition, or the consumer is closed."""
 
 
 class OffsetCommits:
@@ -88,7 +92,9 @@ class OffsetCommits:
         """Commit plain offsets as `submit` does."""
         return self.submit({partition: OffsetCommit(offset) for partition, offset in offsets.items()})
 
-    def submit(self, wanted: Mapping[TopicPartition, OffsetCommit]) -> asyncio.Future[None]:
+    def submit(
+        self, wanted: Mapping[TopicPartition, OffsetCommit], on_committed: OnCommitted = lambda _: None
+    ) -> asyncio.Future[None]:
         """Commit. The future has the outcome: `FencedError` if some partitions are not ours, while the others are committed."""
         commits: dict[TopicPartition, Commit] = {}
         strangers: list[TopicPartition] = []
@@ -98,7 +104,7 @@ class OffsetCommits:
                 strangers.append(partition)
             else:
                 commits[partition] = Commit(what, owner[1], owner[0])
-        future = self._committer.submit(commits)
+        future = self._committer.submit(commits, on_committed)
         if not strangers:
             return future
         names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in sorted(strangers))
@@ -112,8 +118,8 @@ class OffsetCommits:
             return
         try:
             await self.submit_offsets(offsets)
-        except (FencedError, ClosedClientError):
-            return  # another member owns it, or the consumer is closed: nothing to report
+        except _UNREPORTED:
+            return
         except RaftMQError as error:
             self._record_failed(error)
 
@@ -125,9 +131,18 @@ class OffsetCommits:
         log.warning("auto_commit_failed consumer_group=%s error_code=%s", self._group, name_of(error))
 
     async def _commit_forever(self, interval_seconds: float) -> None:
+        """Commit at intervals, without waiting for the outcomes: a partition without a leader would delay the others' next commits."""
         while True:
             await asyncio.sleep(interval_seconds)
-            await self.commit_processed(list(self._fetcher.partitions.values()))
+            states = self._fetcher.partitions.values()
+            offsets = processed_offsets(state for state in states if not self._committer.is_busy(state.topic_partition))
+            if offsets:
+                self.submit_offsets(offsets).add_done_callback(self._on_auto_committed)
+
+    def _on_auto_committed(self, outcome: asyncio.Future[None]) -> None:
+        error = None if outcome.cancelled() else outcome.exception()
+        if isinstance(error, RaftMQError) and not isinstance(error, _UNREPORTED):
+            self._record_failed(error)
 
     def _on_outcome(self, partition: TopicPartition, commit: Commit, error: RaftMQError | None) -> None:
         state = self._fetcher.partitions.get(partition)

@@ -5,7 +5,7 @@ All three are idempotent and repeated until answered. Must not know membership: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -111,8 +111,12 @@ async def commit_offsets(
     commits: Mapping[TopicPartition, OffsetCommit],
     owned: Mapping[TopicPartition, OwnedPartition],
     timeout_seconds: float,
+    on_results: Callable[[Mapping[TopicPartition, RaftMQError | None]], None] = lambda _: None,
 ) -> dict[TopicPartition, RaftMQError | None]:
-    """Commit the next offsets to read. The result of a partition is `FencedError` if it has another owner by now."""
+    """Commit the next offsets to read. The result of a partition is `FencedError` if it has another owner by now.
+
+    `on_results` gets each result as soon as it is known, as in `ask_leaders`.
+    """
 
     async def ask(connection: Connection, group: list[LeaderTarget], seconds: float) -> list[RaftMQError | None]:
         request = pb.CommitOffsetsRequest(
@@ -136,7 +140,7 @@ async def commit_offsets(
         answers = (await connection.call(COMMIT_OFFSETS, request, seconds)).partitions
         return [_error_of(answer, target) for target, answer in _paired(group, answers)]
 
-    return await ask_leaders(resolver, commits, timeout_seconds, _of_same_topic(ask, owned))
+    return await ask_leaders(resolver, commits, timeout_seconds, _of_same_topic(ask, owned), on_results=on_results)
 
 
 async def fetch_offsets(

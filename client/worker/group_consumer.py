@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from raftmq.client.worker.contiguous_offsets import Progress
@@ -42,5 +42,10 @@ class GroupConsumer(Protocol):
         """Return the ranges that earlier owners of a partition finished beyond its committed offset, as of its assignment."""
         ...
 
-    async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
-        """Commit offsets as `Consumer.commit` does, and the ranges finished beyond them."""
+    async def commit_progress(
+        self, progress: Mapping[TopicPartition, Progress], on_committed: Callable[[TopicPartition], None]
+    ) -> None:
+        """Commit offsets as `Consumer.commit` does, and the ranges finished beyond them.
+
+        `on_committed` is called for each partition as soon as its progress is committed, even before the outcome of others is known.
+        """

@@ -6,7 +6,7 @@ A plain consumer does not need it: it returns records in order, so that nothing 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from raftmq.client.consumer.consumer import Consumer
@@ -30,8 +30,10 @@ class WorkConsumer(Consumer):
         """Implement `GroupConsumer.rewind`."""
         self._assignment.seek(self._assignment.states([partition]), {partition: offset})
 
-    async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    async def commit_progress(
+        self, progress: Mapping[TopicPartition, Progress], on_committed: Callable[[TopicPartition], None]
+    ) -> None:
         """Implement `GroupConsumer.commit_progress`. Raises as `Consumer.commit` does."""
         self._check_alive()
         wanted = {partition: OffsetCommit(made.offset, made.finished) for partition, made in progress.items()}
-        await asyncio.shield(self._assignment.commits().submit(wanted))
+        await asyncio.shield(self._assignment.commits().submit(wanted, on_committed))

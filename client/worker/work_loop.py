@@ -137,7 +137,7 @@ class WorkLoop(RebalanceListener):
         await self._finish(self._works.values(), seconds, seconds / 2, is_stopping=True)
         try:
             async with asyncio.timeout(settings.CLOSE_COMMIT_SECONDS):
-                await self._commits.commit(list(self._works.values()))
+                await self._commits.commit(self._works.values())
         except TimeoutError:  # no cluster: repeating uncommitted records is better than never ending
             log.warning("progress_not_committed partitions=%d error_code=%s", len(self._works), "TimeoutError")
         running = self._running_count
@@ -151,6 +151,7 @@ class WorkLoop(RebalanceListener):
         if self._timer is not None:
             self._timer.cancel()
         await cancel_and_wait(*tasks)
+        await self._commits.close()
         running = self._running_count
         self._let_go(list(self._works.values()))
         if not self._executor.can_cancel:
@@ -496,7 +497,7 @@ class WorkLoop(RebalanceListener):
     async def _commit_forever(self) -> None:
         while True:
             await asyncio.sleep(self._limits.commit_interval_seconds)
-            await self._commits.commit(list(self._works.values()))
+            self._commits.begin(self._works.values(), self._fail)
 
 
 async def _all_empty(works: Iterable[PartitionWork]) -> None:

@@ -280,6 +280,45 @@ async def test_commits_keep_their_order_and_gather(broker: Harness, members: Mem
     assert transport.calls["CommitOffsets"] == 2
 
 
+async def test_a_partition_without_a_leader_does_not_delay_the_commits_of_others(
+    broker: Harness, members: Members
+) -> None:
+    """They waited for it, and so did every later commit of theirs, for up to `request_timeout_ms`."""
+    topic = await broker.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(broker, topic, number, 10)
+    consumer = await members.start(enable_auto_commit=False)
+    await read(consumer, 20)
+    silent = topic.partitions[1].group_id
+    broker.lose_leadership(silent)
+    both = consumer.commit_nowait({part(0): 4, part(1): 4})
+    async with asyncio.timeout(WAIT_SECONDS):
+        await consumer.commit({part(0): 7})
+    assert await members.committed(0) == 7
+    assert not both.done()
+    broker.campaign(silent)
+    await both
+    assert await members.committed(1) == 4
+
+
+async def test_a_partition_without_a_leader_does_not_delay_automatic_commits_of_others(
+    broker: Harness, members: Members
+) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(broker, topic, number, 10)
+    consumer = await members.start(auto_commit_interval_ms=20)
+    await until(lambda: len(consumer.assignment()) == 2, consumer)
+    broker.lose_leadership(topic.partitions[1].group_id)
+    await consumer.seek(part(1), 4)
+    for end in (10, 20, 30):
+        await until(lambda end=end: consumer._fetcher.partitions[part(0)].processed == end, consumer)
+        await members.until_committed(0, end)
+        await produce(broker, topic, 0, 10, start=end)
+    broker.campaign(topic.partitions[1].group_id)
+    await members.until_committed(1, 4)
+
+
 async def test_commits_above_the_end_or_of_foreign_partitions_are_refused(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     await produce(broker, topic, 0, 10)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypedDict
 
 import pytest
@@ -103,7 +103,9 @@ class Member(FakeConsumer):
             raise ValueError
         operation.ok()
 
-    async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    async def commit_progress(
+        self, progress: Mapping[TopicPartition, Progress], on_committed: Callable[[TopicPartition], None]
+    ) -> None:
         operations = [
             self._recorder.invoke(
                 self.name, "commit", group=GROUP, topic=TOPIC, partition=name.partition, offset=made.offset
@@ -111,7 +113,7 @@ class Member(FakeConsumer):
             for name, made in progress.items()
         ]
         try:
-            await super().commit_progress(progress)
+            await super().commit_progress(progress, on_committed)
         except FencedError:
             for operation in operations:
                 operation.info()

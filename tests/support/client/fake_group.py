@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from raftmq.client.worker.contiguous_offsets import Progress
 from raftmq.client.worker.work_loop import WorkLoop
@@ -170,7 +170,9 @@ class FakeConsumer:
     def finished(self, partition: TopicPartition) -> Ranges:
         return decode_ranges(self.committed.get(partition, 0), self.store.finished.get(partition, b""))
 
-    async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    async def commit_progress(
+        self, progress: Mapping[TopicPartition, Progress], on_committed: Callable[[TopicPartition], None]
+    ) -> None:
         assert progress
         await asyncio.sleep(0)
         await self.may_commit.wait()
@@ -182,4 +184,6 @@ class FakeConsumer:
         self.commits.append(offsets)
         self.committed.update(offsets)
         self.store.finished.update((name, made.finished) for name, made in progress.items())
+        for name in progress:
+            on_committed(name)
         self.has_committed.set()

@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -100,7 +100,9 @@ class RecordingConsumer:
         self.pause, self.resume = consumer.pause, consumer.resume
         self.finished, self.rewind = consumer.finished, consumer.rewind
 
-    async def commit_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
+    async def commit_progress(
+        self, progress: Mapping[TopicPartition, Progress], on_committed: Callable[[TopicPartition], None]
+    ) -> None:
         operations = [
             self._recorder.invoke(
                 self._process,
@@ -113,7 +115,7 @@ class RecordingConsumer:
             for name, made in progress.items()
         ]
         try:
-            await self._consumer.commit_progress(progress)
+            await self._consumer.commit_progress(progress, on_committed)
         except BaseException as error:
             for operation in operations:
                 operation.info(error=type(error).__name__, detail=str(error))  # some of several may have succeeded
