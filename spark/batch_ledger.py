@@ -389,7 +389,7 @@ def open_batch(
 
 
 def enter_batch(
-    identity: WriteIdentity, task: int, digest: bytes, ledger: BatchLedger, since_ms: int = 0
+    identity: WriteIdentity, task: int, digest: bytes, ledger: BatchLedger, since_ms: int = 0, about: str = ""
 ) -> Generator[Ask, Answer, BatchLedger]:
     """Prove the task's rows and get permission to write them in the round that the returned ledger has (rules 2 to 4).
 
@@ -399,6 +399,7 @@ def enter_batch(
         digest: The number of rows (8 bytes, little-endian), a hash of the rows (16) and a hash of their order.
         ledger: The latest known ledger.
         since_ms: A time on a broker's clock that has passed.
+        about: Where the rows go, for the message of an error.
 
     Raises:
         ReplayMismatchError: the task has other rows than before.
@@ -434,7 +435,7 @@ def enter_batch(
             if claimed[:ROWS_DIGEST_BYTES] != digest[:ROWS_DIGEST_BYTES]:
                 raise ReplayMismatchError(
                     f"task {task} of batch {identity.epoch} runs again, and its {_count_of(digest)} rows are not the"
-                    f" {_count_of(claimed)} it had; nothing was written this time"
+                    f" {_count_of(claimed)} it had; nothing was written this time{about}"
                 )
             wanted = wanted.with_next_round(task)
         if wanted == ledger:

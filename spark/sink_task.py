@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
 LEDGER_POLL_SECONDS: Final = 0.5
 """Pause between reads of the ledger while a task waits for others. Each read asks a majority of the metadata's brokers."""
+TOPICS_NAMED_MAX: Final = 5
+"""Topics that the message of an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,7 +546,26 @@ class SinkTask:
         return Identity(self._producer_ids[identity.task_name(self._task)], epoch)
 
     def _entering(self, identity: WriteIdentity, digest: bytes) -> Generator[Ask, Answer, BatchLedger]:
-        return enter_batch(identity, self._task, digest, self._ledger, self._opened_ms)
+        return enter_batch(identity, self._task, digest, self._ledger, self._opened_ms, self._about_topics())
+
+    def _about_topics(self) -> str:
+        """Return the topics of the rows, for the message of an error, and whether one of them is not the one that the batch began with.
+
+        In a topic with another number of partitions the rows of a task are divided in another way, so they are other rows.
+        """
+        names = sorted(self._topics)
+        if not names:
+            return ""
+        more = f" and {len(names) - TOPICS_NAMED_MAX} more" if len(names) > TOPICS_NAMED_MAX else ""
+        listed = ", ".join(names[:TOPICS_NAMED_MAX]) + more
+        existing = {info.topic_id for info in (*self._cluster.resolver.topics.values(), *self._topics.values())}
+        gone = len(self._ledger.partition_counts.keys() - existing)
+        if not gone:
+            return f" ({'topics' if names[1:] else 'topic'} {listed})"
+        if self._options.topic is not None:
+            return f" (topic {listed}, which was deleted and created again after the batch began)"
+        was = "topic of the batch was" if gone == 1 else "topics of the batch were"
+        return f" ({'topics' if names[1:] else 'topic'} {listed}; {gone} {was} deleted, and perhaps created again, after it began)"
 
     def _agree(self, identity: WriteIdentity, steps: Generator[Ask, Answer, BatchLedger]) -> BatchLedger:
         """Execute the requests of the steps until they end."""

@@ -99,6 +99,44 @@ def test_a_task_that_runs_again_writes_nothing_twice(servers, options):
     check_once(servers, options, [*expected, *rows(0, 10)])
 
 
+def test_a_topic_that_was_created_again_with_other_partitions_is_named(servers, options):
+    """The rows are divided in another way, so they are not those of the earlier run. The message named neither topic nor cause."""
+    identity = WriteIdentity(name(), 0, 1)
+    run(options, identity, 0, rows(0, 100))
+    sink_task._latest[0] = None  # another executor
+    with sync.Admin(bootstrap_servers=servers) as admin:
+        admin.delete_topic(options.topic)
+        admin.create_topic(options.topic, partitions=5)
+    wait_partitions(options, 5)
+    cause = f"topic {options.topic}, which was deleted and created again after the batch began"
+    with pytest.raises(ReplayMismatchError, match=cause):
+        run(options, identity, 0, rows(0, 100))
+    finishing = WriteIdentity(identity.name, 0, 2, finishes=True)
+    assert run(options, finishing, 0, rows(0, 100)).rows == {options.topic: 100}
+    check_once(servers, options, rows(0, 100))
+
+
+def test_rows_that_differ_are_reported_with_their_topics(servers, topic):
+    columns = replace(COLUMNS, topic=1, width=2)
+    one, two = sorted((topic(partitions=2), topic(partitions=2)))
+    options = read_sink_options({"bootstrap.servers": servers})
+    identity = WriteIdentity(name(), 0, 1)
+
+    def write(values: Sequence[bytes]) -> None:
+        topics = [(one, two)[number % 2] for number in range(len(values))]
+        SinkTask(options, columns, identity, 0).run([batch_of(values, topics)])
+
+    write(rows(0, 10))
+    with pytest.raises(ReplayMismatchError, match=rf"\(topics {one}, {two}\)"):
+        write(rows(5, 15))
+    with sync.Admin(bootstrap_servers=servers) as admin:
+        admin.delete_topic(one)
+        admin.create_topic(one, partitions=5)
+    wait_partitions(replace(options, topic=one), 5)
+    with pytest.raises(ReplayMismatchError, match=rf"\(topics {one}, {two}; 1 topic .* deleted"):
+        write(rows(0, 10))
+
+
 def test_speculative_copies_beside_each_other_write_once(servers, options):
     identity = WriteIdentity(name(), 0, 1)
     expected = rows(0, 4000)
