@@ -167,9 +167,9 @@ class Assignment:
         except KeyError as error:
             raise InvalidArgumentError(f"{error.args[0]} is not assigned") from None
 
-    def seek(self, states: Sequence[PartitionFetch], offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue at these offsets."""
-        for state in states:
+    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Continue at these offsets. If a partition is not assigned, no position changes."""
+        for state in self.states(offsets) if offsets else ():
             state.seek(offsets[state.topic_partition], self._reset_time)
         self._hand_out.leave_current()
         self._fetcher.wake()

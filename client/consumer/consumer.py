@@ -424,17 +424,18 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
 
         Raises:
             RequestTimedOutError: the lookup did not succeed in time.
+            InvalidArgumentError: the partition is not assigned, or was released in the meantime.
             RaftMQError: the error that stopped the partition.
         """
-        self._check_alive()
-        (state,) = self._assignment.states([partition])
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
-        while state.position is None:
+        while True:
+            self._check_alive()
+            (state,) = self._assignment.states([partition])
+            if state.position is not None:
+                return state.position
             state.raise_error()
             if not await self._wait_data(deadline):
                 raise self._no_position(state)
-            self._check_alive()
-        return state.position
 
     def _no_position(self, state: PartitionFetch) -> RequestTimedOutError:
         """Return the error for a position that could not be looked up in time. It names the broker that was asked."""
@@ -466,7 +467,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         check_whole(LONG_MAX, offset=offset)
         if offset < 0:
             raise InvalidArgumentError(f"offset must be 0 or more, not {offset}: use seek_to_beginning or seek_to_end")
-        self._assignment.seek(self._assignment.states([partition]), {partition: offset})
+        self._assignment.seek({partition: offset})
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         """Go back to the group's committed offsets, in these partitions or in all assigned ones.
@@ -476,12 +477,12 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
 
         Raises:
             NoPositionError: a partition has no committed offset, and `auto_offset_reset` is ``"none"``. No position has changed.
-            InvalidArgumentError: there is no group, or a partition is not assigned.
+            InvalidArgumentError: there is no group, or as for `seek_to_beginning`.
             RaftMQError: as for `seek_to_beginning`.
         """
         self._check_alive()
-        states = self._assignment.states(partitions)
-        found = await self.committed(*(state.topic_partition for state in states)) if states else {}
+        wanted = self._assigned(partitions)
+        found = await self.committed(*wanted) if wanted else {}
         missing = [partition for partition, offset in found.items() if offset is None]
         begin: dict[TopicPartition, int] = {}
         if missing and self._reset_time is None:
@@ -489,21 +490,31 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             raise NoPositionError(f"the group has no committed offset for {names}: seek, or set auto_offset_reset")
         if missing and self._reset_time is not None:
             begin = await self._offsets_at(missing, self._reset_time)
-        self._assignment.seek(states, begin | {at: offset for at, offset in found.items() if offset is not None})
+        self._seek(partitions, begin | {at: offset for at, offset in found.items() if offset is not None})
         return found
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go to the first existing record, in these partitions or in all assigned ones.
 
         Waits for the brokers, at most `request_timeout_ms`. If it fails or is cancelled, positions are unchanged. Raises `RaftMQError`.
+
+        In a group, a partition may move in the meantime. If it was released, it is left out, or `InvalidArgumentError` is raised if the
+        call names it. If it was assigned again, it continues at the first record all the same.
         """
-        states = self._assignment.states(partitions)
-        self._assignment.seek(states, await self.beginning_offsets([state.topic_partition for state in states]))
+        self._seek(partitions, await self.beginning_offsets(self._assigned(partitions)))
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Go to the end, after the last committed record, in these partitions or in all assigned ones, as `seek_to_beginning` does."""
-        states = self._assignment.states(partitions)
-        self._assignment.seek(states, await self.end_offsets([state.topic_partition for state in states]))
+        self._seek(partitions, await self.end_offsets(self._assigned(partitions)))
+
+    def _assigned(self, named: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions that a call names, which must be assigned, or all assigned ones."""
+        return [state.topic_partition for state in self._assignment.states(named)]
+
+    def _seek(self, named: Sequence[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        """Continue at offsets that were looked up, in the partitions that a call names or in all. The assignment may have changed since."""
+        assigned = self._fetcher.partitions
+        self._assignment.seek(offsets if named else {at: offsets[at] for at in offsets if at in assigned})
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first readable offset of any partitions. Waits at most `request_timeout_ms`. Raises `RaftMQError`."""

@@ -28,7 +28,7 @@ class WorkConsumer(Consumer):
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
         """Implement `GroupConsumer.rewind`."""
-        self._assignment.seek(self._assignment.states([partition]), {partition: offset})
+        self._assignment.seek({partition: offset})
 
     async def commit_progress(
         self, progress: Mapping[TopicPartition, Progress], on_committed: Callable[[TopicPartition], None]

@@ -441,6 +441,77 @@ async def test_a_partition_is_released_only_when_its_records_are_processed(broke
     assert await second.getmany(timeout_ms=100) == {}
 
 
+async def test_a_seek_ends_with_an_error_if_its_partition_moved_away_in_the_meantime(
+    broker: Harness, members: Members
+) -> None:
+    """It changed only the state of the ended assignment, and reported success. A seek of all partitions leaves it out."""
+    topic = await broker.topic(TOPIC, partitions=2)
+    for number in range(2):
+        await produce(broker, topic, number, 9)
+    transport = BrokerTransport(broker)
+    first = await members.start(transport=transport)
+    await read(first, 18)
+    gate = transport.gates["ListOffsets"] = asyncio.Event()
+    seeks = [
+        asyncio.create_task(call)
+        for call in (
+            first.seek_to_beginning(part(0), part(1)),
+            first.seek_to_end(part(0), part(1)),
+            first.seek_to_beginning(),
+        )
+    ]
+    second = await members.start()
+    await until(lambda: len(second.assignment()) == 1, first)
+    (kept,) = first.assignment()
+    gate.set()
+    for named in seeks[:2]:
+        with pytest.raises(errors.InvalidArgumentError, match="is not assigned"):
+            await named
+    await seeks[2]
+    assert await first.position(kept) == 0
+    assert [record.offset for record in await read(first, 9)] == list(range(9))
+
+
+async def test_a_seek_counts_for_a_partition_that_was_assigned_again_in_the_meantime(
+    broker: Harness, members: Members
+) -> None:
+    """It changed only the state of the ended assignment, and the next read continued at the committed offset."""
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 9)
+    heard = Listener()
+    transport = BrokerTransport(broker)
+    consumer = await members.start(transport=transport, listener=heard)
+    await read(consumer, 9)
+    gate = transport.gates["ListOffsets"] = asyncio.Event()
+    seeking = asyncio.create_task(consumer.seek_to_beginning(part(0)))
+    await until(lambda: transport.waiting["ListOffsets"] == 1, consumer)
+    reset = pb.ResetOffsetsRequest(group="g", fence_members=True)
+    reset.partitions.add(topic_id=topic.topic_id, partition=0, offset=7)
+    await broker.groups_service.reset_offsets(reset, broker.call())
+    await until(lambda: [what for what, _ in heard.heard] == ["assigned", "lost", "assigned"], consumer)
+    gate.set()
+    await seeking
+    assert [record.offset for record in await read(consumer, 9)] == list(range(9))
+
+
+async def test_a_position_of_a_partition_that_moves_away_is_an_error(broker: Harness, members: Members) -> None:
+    """It waited for the state of the ended assignment until `request_timeout_ms`."""
+    await broker.topic(TOPIC, partitions=2)
+    transport = BrokerTransport(broker)
+    gate = transport.gates["ListOffsets"] = asyncio.Event()
+    first = await members.start(transport=transport)
+    await until(lambda: len(first.assignment()) == 2, first)
+    waiting = [asyncio.create_task(first.position(part(number))) for number in range(2)]
+    second = await members.start()
+    await until(lambda: len(second.assignment()) == 1, first)
+    (kept,) = first.assignment()
+    async with asyncio.timeout(WAIT_SECONDS):
+        with pytest.raises(errors.InvalidArgumentError, match="is not assigned"):
+            await waiting[1 - kept.partition]
+        gate.set()
+        assert await waiting[kept.partition] == 0
+
+
 async def test_the_next_owner_begins_at_the_offset_committed_in_on_revoked(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     for number in range(2):
