@@ -52,6 +52,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "batch_given_up": "A batch was not delivered. Its delivery raises the error",
     "leader_changed": "A partition in use has a new leader",
     "position_reset": "A position was out of range and was reset as auto_offset_reset says",
+    "topic_created_again": "A topic was deleted and created again. The consumer continues in the new one, at its first record",
     "group_joined": "A consumer is a member of its group",
     "group_partitions_assigned": "A consumer starts to read these partitions",
     "group_partitions_revoked": "A consumer released these partitions in order. Another member may read them now",

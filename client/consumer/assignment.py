@@ -155,7 +155,16 @@ class Assignment:
             info = self._resolver.topics.get(topic)
             if info is not None:
                 self.add((TopicPartition(topic, number) for number in range(info.partition_count)), is_late=True)
+                self._drop_above(topic, info.partition_count)
         self._on_data()
+
+    def _drop_above(self, topic: str, count: int) -> None:
+        """Drop the partitions that a topic lacks because it was created again with fewer."""
+        order = self._hand_out.order
+        named = ((state, state.topic_partition) for state in order)
+        kept = [state for state, at in named if at.topic != topic or at.partition < count]
+        if len(kept) < len(order):
+            self._keep(kept)
 
     # -------------------------------------------------------------------------------------------------------- positions
 
@@ -187,9 +196,10 @@ class Assignment:
 
     # ---------------------------------------------------------------------------------------------------------- commits
 
-    def _read_group_id(self, partition: TopicPartition) -> int:
+    def _read_partition(self, partition: TopicPartition) -> OwnedPartition:
+        """Return the topic and the group whose records were read. Their offsets mean nothing in a topic that was created again."""
         state = self._fetcher.partitions.get(partition)
-        return state.read_group_id if state is not None else 0
+        return OwnedPartition(state.topic_id, 0, state.read_group_id) if state is not None else OwnedPartition(0, 0)
 
     @property
     def group_name(self) -> str:
@@ -206,7 +216,7 @@ class Assignment:
                 self._resolver,
                 self._fetcher,
                 name,
-                lambda partition: (MemberIdentity(name), OwnedPartition(0, 0, self._read_group_id(partition))),
+                lambda partition: (MemberIdentity(name), self._read_partition(partition)),
                 auto_commit_seconds=group.auto_commit_seconds,
                 timeout_seconds=self._timeout_seconds,
                 on_fenced=lambda _: None,

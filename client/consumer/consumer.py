@@ -68,6 +68,10 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
     including partitions that are added later (from their first record on). Without topics, use `subscribe` or `assign`. Only committed
     records are read. The position of a partition is the offset of the record that is returned next.
 
+    A topic that is deleted raises `UnknownTopicError`. If it is created again under its name, the consumer continues in the new topic, at its
+    first record or at the group's committed offset there. With ``auto_offset_reset="none"`` and no committed offset, it raises
+    `NoPositionError` until a `seek`.
+
     Type checkers infer the types of keys and values from the deserializers: with ``value_deserializer=Json(Order).deserialize`` it is a
     ``Consumer[bytes, Order]`` and returns ``Record[bytes, Order]``, whose value is an ``Order``, or None in a tombstone.
 

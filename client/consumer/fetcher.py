@@ -19,7 +19,7 @@ from raftmq.client.base.logs import log
 from raftmq.client.base.metrics import ConsumerCounters
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, list_each_offset
 from raftmq.client.connection.pending_poll import PendingPoll
-from raftmq.client.connection.resolver import Leader, Resolver
+from raftmq.client.connection.resolver import Leader, Resolver, TopicInfo
 from raftmq.client.connection.topic_kinds import require_readable_log
 from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.client.membership.group_calls import fetch_each_offset
@@ -245,21 +245,47 @@ class Fetcher:
             return
         topic, number = partition.topic_partition
         try:
-            info = await self._resolver.topic(topic, timeout_seconds, partition=number)
-            require_readable_log(info)
+            self._enter_topic(partition, await self._resolver.topic(topic, timeout_seconds, partition=number))
         except RaftMQError as error:
             if error.retriable:
                 raise
             partition.error = error
             self._on_data()
-            return
+
+    def _enter_topic(self, partition: PartitionFetch, info: TopicInfo) -> None:
+        """Take the ids of the topic. Raises `TopicKindMismatchError` or `UnknownPartitionError`."""
+        require_readable_log(info)
+        topic, number = partition.topic_partition
         if not 0 <= number < info.partition_count:
-            partition.error = UnknownPartitionError(
-                f"{topic} has partitions 0 to {info.partition_count - 1}, not {number}"
-            )
-            self._on_data()
-            return
+            raise UnknownPartitionError(f"{topic} has partitions 0 to {info.partition_count - 1}, not {number}")
         partition.topic_id, partition.group_id = info.topic_id, info.group_ids[number]
+
+    def _new_topic(self, partition: PartitionFetch) -> TopicInfo | None:
+        """Return the topic that took the place of the partition's topic, or None. A group's member is assigned the new one instead."""
+        if not partition.topic_id or partition.owner_epoch:
+            return None
+        info = self._resolver.topics.get(partition.topic_partition.topic)
+        return info if info is not None and info.topic_id > partition.topic_id else None
+
+    def _begin_in_new_topic(self, partition: PartitionFetch, info: TopicInfo) -> None:
+        """Continue in a topic that was created again, at the group's committed offset there, or else at its first record.
+
+        Its records are as new to the reader as those of a partition that was added, so "latest" would skip the first ones. Without a reset
+        policy only the program can say where to go on.
+        """
+        topic, number = partition.topic_partition
+        log.warning("topic_created_again topic=%s partition=%d", topic, number)
+        partition.begin_topic(info.topic_id, None if partition.reset_time is None else EARLIEST_TIME)
+        partition.must_ask_committed = bool(self._group)
+        try:
+            self._enter_topic(partition, info)
+            if partition.reset_time is None and not self._group:
+                raise NoPositionError(
+                    f"{topic}/{number} was deleted, and its topic was created again: seek to continue"
+                )
+        except RaftMQError as error:
+            partition.error = error
+        self._on_data()
 
     # ---------------------------------------------------------------------------------------------------------- polling
 
@@ -294,6 +320,10 @@ class Fetcher:
 
     def _on_idle(self, partition: PartitionFetch, now: float) -> None:
         """Have a partition that is not polled now looked up, or looked at later."""
+        if partition.is_outdated and not partition.has_buffered:
+            info = self._new_topic(partition)
+            if info is not None:
+                self._begin_in_new_topic(partition, info)
         if partition.is_unprepared:
             self._unprepared.set()
         elif partition.not_before > now:
@@ -442,8 +472,13 @@ class Fetcher:
             log.debug("poll_retried topic=%s partition=%d error_code=%s failures=%d", *data)
 
     def _on_topology(self) -> None:
-        """Abandon polls at former leaders, which may be frozen, and poll the new leaders."""
+        """Abandon polls at former leaders, which may be frozen, and poll the new leaders, also of topics that were created again."""
         for partition in self.partitions.values():
+            if not partition.is_outdated and self._new_topic(partition) is not None:
+                partition.is_outdated = True
+                partition.forget_poll()
+                if isinstance(partition.error, _GONE):
+                    partition.error = None
             leader = self._resolver.leader(partition.group_id)
             if leader is not None and leader.leader_epoch > partition.leader_epoch:
                 if partition.leader_epoch:

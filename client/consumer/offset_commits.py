@@ -148,6 +148,8 @@ class OffsetCommits:
         state = self._fetcher.partitions.get(partition)
         if state is None or state.owner_epoch != commit.owned.owner_epoch:
             return
+        if commit.owned.topic_id not in (0, state.topic_id):
+            return  # the topic was created again in the meantime
         if error is None:
             state.committed = commit.what.offset
         elif isinstance(error, FencedError) and state.owner_epoch:

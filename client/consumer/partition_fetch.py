@@ -54,6 +54,8 @@ class PartitionFetch:
         self.is_paused = False
         self.is_withheld = False
         """Whether nothing is fetched or returned, because it is assigned and not announced, or being released."""
+        self.is_outdated = False
+        """Whether its topic was deleted and created again. It continues in the new topic when its buffered records were returned."""
         self.is_fenced = False
         """Whether a commit under its owner epoch was refused. Then it is also withheld."""
         self.processed: int | None = None
@@ -94,6 +96,7 @@ class PartitionFetch:
             and self.error is None
             and not self.is_paused
             and not self.is_withheld
+            and not self.is_outdated
             and now >= self.not_before
         )
 
@@ -145,6 +148,15 @@ class PartitionFetch:
         self.failures = 0
         self.forget_poll()
         return dropped
+
+    def begin_topic(self, topic_id: int, reset_time: int | None) -> None:
+        """Continue in another incarnation of the topic, at a position that is yet to be looked up."""
+        self.seek(None, reset_time)
+        self.topic_id, self.group_id = topic_id, 0
+        self.is_outdated = False
+        self.committed = None
+        self.high_watermark = -1
+        self.leader_epoch = 0
 
     # --------------------------------------------------------------------------------------------------------- reading
 

@@ -731,6 +731,120 @@ async def test_a_topic_that_is_created_again_is_a_different_topic(broker: Harnes
     assert [what for what, _ in heard.heard] == ["assigned", "revoked", "assigned"]
 
 
+async def created_again(
+    broker: Harness, topic: pb.Topic, partitions: int, reader: Consumer, *, is_led: bool = True
+) -> pb.Topic:
+    """Delete a topic, and create it again. Return it when the reader knows it."""
+    if not is_led:
+        for partition in topic.partitions:
+            broker.lose_leadership(partition.group_id)
+    await broker.admin.delete_topic(pb.DeleteTopicRequest(name=TOPIC), broker.call())
+    again = await broker.topic(TOPIC, partitions=partitions)
+    await until(lambda: reader._resolver.topics[TOPIC].topic_id == again.topic_id)
+    return again
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize("how", ["assigned", "named", "subscribed"])
+async def test_without_a_membership_a_topic_that_is_created_again_is_read_from_its_start(
+    broker: Harness, members: Members, how: str, reset: str, *, is_led: bool
+) -> None:
+    """Reading raised `UnknownTopicError` without end. In a group, the old offsets were committed to the new topic, and skipped its records."""
+    topic = await broker.topic(TOPIC, partitions=2)
+    topics = [TOPIC] if how == "subscribed" else []
+    group = "named" if how == "named" else None
+    async with members.make(*topics, group_id=group, auto_offset_reset=reset, auto_commit_interval_ms=20) as consumer:
+        if how != "subscribed":
+            consumer.assign([part(0), part(1)])
+        await consumer.seek_to_beginning()
+        await produce(broker, topic, 0, 9)
+        await read(consumer, 9)
+        again = await created_again(broker, topic, 2, consumer, is_led=is_led)
+        for number in range(2):
+            await produce(broker, again, number, 7)
+        found = [(record.partition, record.offset) for record in await read(consumer, 14)]
+        assert sorted(found) == [(number, offset) for number in range(2) for offset in range(7)]
+        if how == "named":
+            await consumer.commit()
+            assert await consumer.committed() == {part(0): 7, part(1): 7}
+
+
+async def test_buffered_records_are_returned_before_those_of_the_topic_that_is_created_again(
+    broker: Harness, members: Members
+) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 9)
+    async with members.make(group_id=None) as consumer:
+        consumer.assign([part(0)])
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not await consumer.getmany(timeout_ms=50, max_records=1):
+                pass
+        again = await created_again(broker, topic, 1, consumer)
+        await produce(broker, again, 0, 4)
+        assert [record.offset for record in await read(consumer, 12)] == [*range(1, 9), *range(4)]
+
+
+async def test_offsets_of_a_deleted_topic_are_not_committed_to_one_of_the_same_name(
+    broker: Harness, members: Members
+) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 9)
+    transport = BrokerTransport(broker)
+    async with members.make(group_id="named", transport=transport, enable_auto_commit=False) as consumer:
+        consumer.assign([part(0)])
+        await read(consumer, 9)
+        broker.lose_leadership(topic.partitions[0].group_id)
+        commit = consumer.commit_nowait()
+        again = await created_again(broker, topic, 1, consumer)
+        await produce(broker, again, 0, 20)
+        with pytest.raises(errors.UsageError, match=r"created again|no topic with id"):
+            await commit
+        assert [record.offset for record in await read(consumer, 20)] == list(range(20))
+        assert await consumer.committed() == {part(0): None}
+
+
+async def test_without_a_reset_policy_a_topic_that_is_created_again_is_an_error_until_a_seek(
+    broker: Harness, members: Members
+) -> None:
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 9)
+    async with members.make(group_id=None, auto_offset_reset="none") as consumer:
+        consumer.assign([part(0)])
+        await consumer.seek(part(0), 4)
+        await read(consumer, 5)
+        again = await created_again(broker, topic, 1, consumer)
+        await produce(broker, again, 0, 4)
+        with pytest.raises(errors.NoPositionError, match=f"{TOPIC}/0 was deleted, and its topic was created again"):
+            await until(lambda: False, consumer)
+        await consumer.seek(part(0), 1)
+        assert [record.offset for record in await read(consumer, 3)] == [1, 2, 3]
+
+
+async def test_a_subscription_follows_a_topic_that_is_created_again_with_fewer_partitions(
+    broker: Harness, members: Members
+) -> None:
+    topic = await broker.topic(TOPIC, partitions=3)
+    async with members.make(TOPIC, group_id=None) as consumer:
+        await produce(broker, topic, 2, 3)
+        await read(consumer, 3)
+        again = await created_again(broker, topic, 1, consumer)
+        await produce(broker, again, 0, 4)
+        assert [record.offset for record in await read(consumer, 4)] == [0, 1, 2, 3]
+        assert consumer.assignment() == {part(0)}
+
+
+async def test_an_assigned_partition_that_the_new_topic_lacks_is_an_error(broker: Harness, members: Members) -> None:
+    topic = await broker.topic(TOPIC, partitions=2)
+    await produce(broker, topic, 1, 3)
+    async with members.make(group_id=None) as consumer:
+        consumer.assign([part(0), part(1)])
+        await read(consumer, 3)
+        await created_again(broker, topic, 1, consumer)
+        with pytest.raises(errors.UnknownPartitionError, match=f"{TOPIC} has partitions 0 to 0, not 1"):
+            await until(lambda: False, consumer)
+
+
 async def test_unsubscribing_releases_all_partitions_and_leaves_the_group(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 5)
