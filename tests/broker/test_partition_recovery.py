@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from raftmq import Admin, Consumer, PartitionRecovery, Producer, Queue, TopicPartition
+from raftmq import Admin, Consumer, PartitionRecovery, Producer, Queue, Record, TopicPartition, Worker
 from raftmq.broker.node import Node
+from raftmq.broker.partitions.log import PartitionLog
 from raftmq.cli.doctor import recovery_findings
 from raftmq.client.admin.recovery import LostPartitions
 from raftmq.errors import InvalidArgumentError, OffsetOutOfRangeError
@@ -245,6 +246,75 @@ async def test_readers_are_told_of_lost_records_even_after_others_have_taken_the
         await strict.seek(TP, 1)
         assert await read_until(strict, 9) == [b"new %d" % number for number in range(1, 9)]
         await strict.commit({TP: 9})
+
+
+def committed_at(node: Node, group_id: GroupId) -> int:
+    partition = node.partitions[group_id]
+    assert isinstance(partition, PartitionLog)
+    return partition.offsets.of("g").offset
+
+
+async def test_a_worker_works_again_on_what_was_kept_and_goes_on_with_new_records(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its second record is in work when a recovery takes the two after it, which it has finished."""
+    first = await nodes.serve("1", bootstrap=True, stable_seconds=30.0, metadata_voters=5)
+    join = (first.addresses.peer,)
+    running = [first, *[await nodes.serve(n, join=join, stable_seconds=30.0, metadata_voters=5) for n in "2345"]]
+    await until(lambda: len(first.view.metadata.core.membership.voters) == 5)
+    by_id = {int(node.view.node_id): node for node in running}
+    async with admin_of(first) as admin:
+        await admin.create_topic("flights", 1, 3)
+    old = partition_of(first)
+    group_id = GroupId(old.group_id)
+    kept, *lost = (by_id[replica.node_id] for replica in reversed(old.replicas))
+    other = next(node for node in running if node is not kept and node not in lost)
+    begun: list[bytes | None] = []
+    may_end = asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        begun.append(record.value)
+        if record.value == b"1":
+            await may_end.wait()
+
+    worker = Worker(
+        "flights",
+        "g",
+        handle,
+        bootstrap_servers=other.addresses.client,
+        auto_offset_reset="earliest",
+        commit_interval_ms=50,
+    )
+    working = asyncio.create_task(worker.serve())
+    async with Producer(bootstrap_servers=other.addresses.client, delivery_timeout_ms=20_000) as producer:
+        for number in range(2):
+            await (await producer.send("flights", b"%d" % number, partition=0))
+        await until(lambda: kept.partitions[group_id].high_watermark == 2)
+        await until(lambda: committed_at(kept, group_id) == 1)
+        await nodes.stop(kept)
+        for number in (2, 3):
+            await (await producer.send("flights", b"%d" % number, partition=0))
+        await until(lambda: begun == [b"0", b"1", b"2", b"3"])
+        for node in lost:
+            await nodes.stop(node)
+        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
+        await until(lambda: group_id in kept.partitions)
+        async with admin_of(other) as admin:
+            await until_lost(admin, int(kept.view.node_id))
+            done = await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        assert done.log_end_offset == 2
+        for number in (2, 3):
+            await (await producer.send("flights", b"new %d" % number, partition=0))
+        await until(lambda: len(begun) == 7)
+        assert set(begun[4:]) == {b"1", b"new 2", b"new 3"}
+        new = GroupId(partition_of(kept).group_id)
+        assert committed_at(kept, new) == 1, "its outcome before the recovery does not count"
+        may_end.set()
+        await until(lambda: committed_at(kept, new) == 4)
+    worker.stop()
+    await working
+    assert begun[7:] == []
+    assert "work_begun_again topic=flights partition=0" in caplog.text
 
 
 async def read_until(consumer: Consumer[bytes, bytes], end: int) -> list[bytes | None]:
