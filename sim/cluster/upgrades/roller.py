@@ -60,6 +60,8 @@ class Roller:
         self._is_raised = False
         self._disturbing: asyncio.Task[None] | None = None
         self._note = 0
+        self._is_used_when_raised = rng.random() < 0.5
+        """Whether the added parts are used once the level is raised. If they are, an old broker falls silent because it cannot read the state."""
         self.is_over = False
         """Whether the phase with faults is over."""
         self.counts: Counter[str] = Counter()
@@ -163,6 +165,8 @@ class Roller:
         """Use the added command and field whenever a broker of the next version leads the metadata."""
         while not self.is_over:
             await asyncio.sleep(self._rng.expovariate(1 / _USE_SECONDS))
+            if self._is_raised and not self._is_used_when_raised:
+                continue
             self._note += 1
             is_field = self._rng.random() < 0.5
             self._use(NextSetBalancing(note=self._note) if is_field else SetNote(self._note))
