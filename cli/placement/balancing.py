@@ -111,13 +111,14 @@ def moves(
 @reported
 def balancing(
     auto: Annotated[
-        bool | None,
+        bool,
         typer.Option(
-            "--auto/--no-auto",
-            help="Let the cluster move replicas and leaderships by itself when brokers have unequal shares, or pause that.",
-            show_default=False,
+            "--auto", help="Let the cluster move replicas and leaderships by itself when brokers have unequal shares."
         ),
-    ] = None,
+    ] = False,
+    no_auto: Annotated[
+        bool, typer.Option("--no-auto", help="Pause this. Moves that are under way are finished.")
+    ] = False,
     moves_max: Annotated[
         int | None,
         typer.Option(
@@ -145,10 +146,15 @@ def balancing(
 
     Drains, moves of partitions and changes of the replication factor are made while automatic balancing is paused, too.
     """
-    if auto is None and moves_max is None and rate is None:
+    if auto and no_auto:
+        raise typer.BadParameter("give either --auto or --no-auto")
+    auto_balance = auto if auto or no_auto else None
+    if auto_balance is None and moves_max is None and rate is None:
         settings = run_question(bootstrap_servers, timeout, _current)
     else:
-        settings = run_admin(bootstrap_servers, timeout, lambda admin: admin.set_balancing(auto, moves_max, rate))
+        settings = run_admin(
+            bootstrap_servers, timeout, lambda admin: admin.set_balancing(auto_balance, moves_max, rate)
+        )
     if output is Output.JSON:
         print_json(dataclasses.asdict(settings))
     else:

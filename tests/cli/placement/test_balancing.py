@@ -132,6 +132,12 @@ def test_balancing_is_shown_paused_and_limited(commands: ClusterCommands) -> Non
     assert changed == {"auto_balance": True, "moves_max": 8, "bytes_per_second": 0}
 
 
+def test_contradicting_options_change_nothing(commands: ClusterCommands) -> None:
+    done = commands.run("cluster", "balancing", "--auto", "--no-auto", "--moves", "8")
+    assert_refused(done, 2, "give either --auto or --no-auto")
+    assert commands.answer("cluster", "balancing")["moves_max"] == 2
+
+
 def test_a_wrong_rate_is_refused_with_an_example(commands: ClusterCommands) -> None:
     assert_refused(commands.run("cluster", "balancing", "--rate", "fast"), 2, "'fast' is not a rate", "50MiB/s")
 
