@@ -2158,7 +2158,7 @@ class DrainBrokerRequest(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., is_ended: bool = ..., dry_run: bool = ...) -> None: ...
 
 class DrainBrokerResponse(_message.Message):
-    __slots__ = ("metadata_revision", "replica_count", "leader_count", "is_metadata_voter", "moves", "without_place_count", "without_place")
+    __slots__ = ("metadata_revision", "replica_count", "leader_count", "is_metadata_voter", "moves", "without_place_count", "without_place", "was_active")
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
     LEADER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -2166,6 +2166,7 @@ class DrainBrokerResponse(_message.Message):
     MOVES_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_PLACE_COUNT_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_PLACE_FIELD_NUMBER: _ClassVar[int]
+    WAS_ACTIVE_FIELD_NUMBER: _ClassVar[int]
     metadata_revision: int
     replica_count: int
     leader_count: int
@@ -2173,7 +2174,8 @@ class DrainBrokerResponse(_message.Message):
     moves: _containers.RepeatedCompositeFieldContainer[PartitionMove]
     without_place_count: int
     without_place: _containers.RepeatedCompositeFieldContainer[PartitionName]
-    def __init__(self, metadata_revision: _Optional[int] = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ..., is_metadata_voter: bool = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+    was_active: bool
+    def __init__(self, metadata_revision: _Optional[int] = ..., replica_count: _Optional[int] = ..., leader_count: _Optional[int] = ..., is_metadata_voter: bool = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., was_active: bool = ...) -> None: ...
 
 class RebalanceRequest(_message.Message):
     __slots__ = ("dry_run", "leaders_only")

@@ -106,6 +106,7 @@ class BalancingService:
             moves=planned_moves(metadata, made.changes) if request.dry_run else (),
             without_place_count=len(made.without_place),
             without_place=partition_names(metadata, made.without_place),
+            was_active=node.state == ACTIVE,
         )
 
     # ------------------------------------------------------------------------------------------------ balancing

@@ -84,11 +84,14 @@ def undrain(
 ) -> None:
     """End the draining of a broker: it gets replicas again.
 
-    Moves under way are finished. Replicas that have left the broker return only when the cluster is balanced.
+    Moves under way are finished. Replicas that have left the broker return only when the cluster is balanced. If the
+    broker is not being drained, the command changes nothing and says so.
     """
     ended = run_admin(bootstrap_servers, timeout, lambda admin: admin.undrain_broker(broker_id))
     if output is Output.JSON:
-        print_json(drain_json(ended, ACTIVE))
+        print_json({**drain_json(ended, ACTIVE), "was_draining": not ended.was_active})
+    elif ended.was_active:
+        print(f"broker {broker_id} was not being drained: nothing changed")
     else:
         print(f"broker {broker_id} gets replicas again: raftmq cluster rebalance gives it an equal share now")
 

@@ -611,7 +611,7 @@ class Admin:
     async def undrain_broker(self, broker_id: int) -> BrokerDrain:
         """End the draining of a broker: it gets replicas again. Replicas that have moved do not return by themselves.
 
-        Repeating the call is harmless. Raises `UnknownBrokerError`.
+        Repeating the call is harmless: `BrokerDrain.was_active` says whether there was nothing to end. Raises `UnknownBrokerError`.
         """
         self._check_usable()
         return await placement_admin.drain_broker(self._resolver, broker_id, self._timeout_seconds, is_ended=True)

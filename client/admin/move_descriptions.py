@@ -59,6 +59,8 @@ class BrokerDrain:
     """The first partitions of these replicas."""
     metadata_revision: int
     """A description of the cluster with a lower revision is older than this answer."""
+    was_active: bool = False
+    """Whether the broker was not being drained before, so that the end of its draining changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ def read_drain(broker_id: int, response: pb.DrainBrokerResponse) -> BrokerDrain:
         without_place_count=response.without_place_count,
         without_place=_partitions(response.without_place),
         metadata_revision=response.metadata_revision,
+        was_active=response.was_active,
     )
 
 

@@ -66,11 +66,13 @@ async def test_a_dry_run_of_a_drain_names_the_moves_and_changes_nothing():
 
 async def test_a_broker_is_drained_and_the_draining_ended():
     async with cluster() as node:
-        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=2), node.call())
+        begin, end = pb.DrainBrokerRequest(broker_id=2), pb.DrainBrokerRequest(broker_id=2, is_ended=True)
+        assert (await node.balancing.drain_node(begin, node.call())).was_active
         assert node.metadata.state_machine.node(2).state == "draining"
-        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=2), node.call())
-        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=2, is_ended=True), node.call())
+        assert not (await node.balancing.drain_node(begin, node.call())).was_active
+        assert not (await node.balancing.drain_node(end, node.call())).was_active
         assert node.metadata.state_machine.node(2).state == "active"
+        assert (await node.balancing.drain_node(end, node.call())).was_active
 
 
 async def test_replicas_without_a_place_are_named():

@@ -156,8 +156,16 @@ def test_a_drained_broker_is_used_again(commands: ClusterCommands) -> None:
     commands.text("cluster", "drain", "3")
     said = commands.text("cluster", "undrain", "3")
     assert said == "broker 3 gets replicas again: raftmq cluster rebalance gives it an equal share now\n"
-    assert commands.answer("cluster", "undrain", "3")["result"] == "active"
     assert commands.moves.draining == set()
+
+
+def test_the_end_of_a_draining_that_had_not_begun_says_that_nothing_changed(commands: ClusterCommands) -> None:
+    assert commands.text("cluster", "undrain", "3") == "broker 3 was not being drained: nothing changed\n"
+    answer = commands.answer("cluster", "undrain", "3")
+    assert (answer["result"], answer["was_draining"]) == ("active", False)
+    commands.text("cluster", "drain", "3")
+    answer = commands.answer("cluster", "undrain", "3")
+    assert (answer["result"], answer["was_draining"]) == ("active", True)
 
 
 def test_nodes_are_listed_with_their_states(commands: ClusterCommands) -> None:

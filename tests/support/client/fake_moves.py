@@ -92,6 +92,7 @@ class FakeMovesService:
             is_metadata_voter=request.broker_id not in moves.draining,
             without_place_count=len(held) - len(plan),
             moves=plan if request.dry_run else [],
+            was_active=request.broker_id not in moves.draining,
         )
         if request.is_ended:
             moves.draining.discard(request.broker_id)
