@@ -2186,20 +2186,22 @@ class RebalanceRequest(_message.Message):
     def __init__(self, dry_run: bool = ..., leaders_only: bool = ...) -> None: ...
 
 class RebalanceResponse(_message.Message):
-    __slots__ = ("metadata_revision", "replica_move_count", "leader_move_count", "moves", "without_place_count", "without_place")
+    __slots__ = ("metadata_revision", "replica_move_count", "leader_move_count", "moves", "without_place_count", "without_place", "pin_count")
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_MOVE_COUNT_FIELD_NUMBER: _ClassVar[int]
     LEADER_MOVE_COUNT_FIELD_NUMBER: _ClassVar[int]
     MOVES_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_PLACE_COUNT_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_PLACE_FIELD_NUMBER: _ClassVar[int]
+    PIN_COUNT_FIELD_NUMBER: _ClassVar[int]
     metadata_revision: int
     replica_move_count: int
     leader_move_count: int
     moves: _containers.RepeatedCompositeFieldContainer[PartitionMove]
     without_place_count: int
     without_place: _containers.RepeatedCompositeFieldContainer[PartitionName]
-    def __init__(self, metadata_revision: _Optional[int] = ..., replica_move_count: _Optional[int] = ..., leader_move_count: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+    pin_count: int
+    def __init__(self, metadata_revision: _Optional[int] = ..., replica_move_count: _Optional[int] = ..., leader_move_count: _Optional[int] = ..., moves: _Optional[_Iterable[_Union[PartitionMove, _Mapping]]] = ..., without_place_count: _Optional[int] = ..., without_place: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., pin_count: _Optional[int] = ...) -> None: ...
 
 class MovePartitionRequest(_message.Message):
     __slots__ = ("topic", "partition", "broker_ids", "dry_run", "metadata_revision", "unpin")

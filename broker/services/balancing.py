@@ -121,7 +121,10 @@ class BalancingService:
         metadata = self._metadata
         require_level(metadata, NEWCOMER_LEVEL, "rebalancing")
         sizes = None if request.leaders_only else await self._partition_sizes.sizes()
-        layout = self._layout() if request.leaders_only else self._layout(sizes).without_pins()
+        layout, pins = self._layout(sizes), 0
+        if not request.leaders_only:
+            pins = sum(partition.is_pinned for partition in layout.partitions)
+            layout = layout.without_pins()
         made = await self._made(layout, is_automatic=True, leaders_only=request.leaders_only)
         moves = sum(is_replica_move(metadata, change) for change in made.changes)
         response = pb.RebalanceResponse(
@@ -131,6 +134,7 @@ class BalancingService:
             moves=planned_moves(metadata, made.changes),
             without_place_count=len(made.without_place),
             without_place=partition_names(metadata, made.without_place),
+            pin_count=pins,
         )
         if not request.dry_run:
             is_larger = not request.leaders_only or metadata.balancing.rebalance == REBALANCE_REPLICAS

@@ -180,6 +180,7 @@ def _print_plan(plan: RebalancePlan, output: Output, result: str) -> None:
                 "moves": moves_json(plan.moves),
                 "without_place_count": plan.without_place_count,
                 "without_place": partitions_json(plan.without_place),
+                "pin_count": plan.pin_count,
             }
         )
         return
@@ -192,8 +193,18 @@ def _print_plan(plan: RebalancePlan, output: Output, result: str) -> None:
         print(f"replicas of {replicas} and {leaders} {result}{hint}")
     else:
         print("nothing to move: the brokers have equal shares, as far as hosts and racks permit")
+    if plan.pin_count:
+        print(_pins_of(plan.pin_count, is_planned=result == "planned"))
     if obstacle := without_place_of(plan.without_place_count, plan.without_place):
         print(f"warning: {obstacle}", file=sys.stderr)
+
+
+def _pins_of(count: int, *, is_planned: bool) -> str:
+    """Describe the end of pins."""
+    partitions = counted(count, "partition")
+    if not is_planned:
+        return f"{partitions} no longer pinned: automatic balancing may move {'it' if count == 1 else 'them'}"
+    return f"{partitions} will no longer be pinned: --leaders-only keeps pins, and raftmq partition list marks pinned partitions"
 
 
 def _look(admin: Admin, count: int) -> Look:

@@ -617,7 +617,7 @@ class Admin:
         return await placement_admin.drain_broker(self._resolver, broker_id, self._timeout_seconds, is_ended=True)
 
     async def rebalance(self, *, dry_run: bool = False, leaders_only: bool = False) -> RebalancePlan:
-        """Give the brokers equal shares of replicas and leaderships, once, even while `auto_balance` is off.
+        """Give the brokers equal shares of replicas and leaderships, once, even while `auto_balance` is off. All pins end, unless `leaders_only`.
 
         The answer contains the plan. The cluster makes the moves in the background: see `describe_moves`.
 

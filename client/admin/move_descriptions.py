@@ -77,6 +77,8 @@ class RebalancePlan:
     """The number of replicas that should move, and that no other broker can take now."""
     without_place: tuple[TopicPartition, ...]
     """The first partitions of these replicas."""
+    pin_count: int = 0
+    """The number of pinned partitions whose pins the rebalance ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ def read_rebalance(response: pb.RebalanceResponse) -> RebalancePlan:
         moves=read_moves(response.moves),
         without_place_count=response.without_place_count,
         without_place=_partitions(response.without_place),
+        pin_count=response.pin_count,
     )
 
 

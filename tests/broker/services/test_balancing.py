@@ -272,6 +272,9 @@ async def test_a_moved_partition_is_pinned_and_unpinned():
         move = node.placement.move_partition
         await move(pb.MovePartitionRequest(topic="t", partition=0, broker_ids=[2, 1, 3]), node.call())
         assert node.metadata.state_machine.partition(1).is_pinned
+        for leaders_only, count in ((False, 1), (True, 0)):
+            request = pb.RebalanceRequest(dry_run=True, leaders_only=leaders_only)
+            assert (await node.balancing.rebalance(request, node.call())).pin_count == count
         await move(pb.MovePartitionRequest(topic="t", partition=0, unpin=True), node.call())
         assert not node.metadata.state_machine.partition(1).is_pinned
         assert replicas(node, 1) == [2, 1, 3]

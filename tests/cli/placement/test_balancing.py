@@ -61,6 +61,24 @@ def test_only_leaderships_are_moved_on_request(commands: ClusterCommands) -> Non
     assert commands.replicas() == [[1, 2], [3, 2], [3, 1]]
 
 
+def test_the_end_of_pins_is_announced_and_reported(commands: ClusterCommands) -> None:
+    """An operator who moved a partition by hand must not learn of its way back afterwards."""
+    commands.moves.balance = []
+    commands.text("partition", "move", "orders", "0", "--to", "1,2")
+    nothing = "nothing to move: the brokers have equal shares, as far as hosts and racks permit"
+    assert commands.text("cluster", "rebalance", "--dry-run").splitlines() == [
+        nothing,
+        "1 partition will no longer be pinned: --leaders-only keeps pins, and raftmq partition list marks pinned partitions",
+    ]
+    assert commands.answer("cluster", "rebalance", "--dry-run")["pin_count"] == 1
+    assert commands.answer("cluster", "rebalance", "--leaders-only")["pin_count"] == 0
+    assert commands.text("cluster", "rebalance").splitlines() == [
+        nothing,
+        "1 partition no longer pinned: automatic balancing may move it",
+    ]
+    assert commands.answer("cluster", "rebalance")["pin_count"] == 0
+
+
 def test_without_waiting_the_plan_is_made_in_the_background(commands: ClusterCommands) -> None:
     said = commands.text("cluster", "rebalance", "--no-wait")
     assert said.startswith("replicas of 1 partition and 1 leadership moving: raftmq cluster moves shows")

@@ -129,7 +129,10 @@ class FakeMovesService:
     async def Rebalance(self, request, context):
         moves = self.cluster.moves
         plan = [move for move in moves.balance if not request.leaders_only or move.reason == pb.EVEN_LEADERS]
+        pinned = [one for _, _, one in self._partitions() if one.is_pinned and not request.leaders_only]
         if not request.dry_run:
+            for partition in pinned:
+                partition.is_pinned = False
             moves.planned += plan
             moves.balance = []
         leaders = sum(move.reason == pb.EVEN_LEADERS for move in plan)
@@ -140,6 +143,7 @@ class FakeMovesService:
             moves=plan,
             without_place_count=len(moves.without_place),
             without_place=moves.without_place,
+            pin_count=len(pinned),
         )
 
     async def MovePartition(self, request, context):
