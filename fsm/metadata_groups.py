@@ -69,7 +69,7 @@ def leave_consumer_group(tables: MetadataTables, command: LeaveConsumerGroup, ap
     group = tables.consumer_groups.by_name.get(command.group)
     leaving = sorted(set(command.member_ids).intersection(group.members)) if group is not None else []
     if group is None or not leaving:
-        return Rejected(codes.UNKNOWN_MEMBER, "the group has no such member")
+        return Rejected(codes.UNKNOWN_MEMBER, f"consumer group {command.group!r} has no such member")
     tables.update_cluster()
     freed: list[PartitionId] = []
     for member_id in leaving:
@@ -132,7 +132,7 @@ def regrant_partitions(tables: MetadataTables, command: RegrantPartitions) -> Do
     """Grant partitions to their present owners again, under a new owner epoch."""
     group = tables.consumer_groups.by_name.get(command.group)
     if group is None:
-        return Rejected(codes.UNKNOWN_GROUP, "there is no such group")
+        return Rejected(codes.UNKNOWN_GROUP, f"there is no consumer group {command.group!r}")
     renewed = set(command.partitions).intersection(group.owners)
     if renewed:
         tables.update_cluster()
@@ -149,7 +149,7 @@ def take_group_epoch(tables: MetadataTables, command: TakeGroupEpoch) -> Done | 
         return _bad_name("group")
     group = tables.consumer_groups.by_name.get(command.group)
     if command.must_be_empty and group is not None and group.members:
-        return Rejected(codes.GROUP_NOT_EMPTY, f"the group has {len(group.members)} members")
+        return Rejected(codes.GROUP_NOT_EMPTY, f"group {command.group} has members ({len(group.members)})")
     tables.update_cluster()
     return Done(tables.index)
 
@@ -158,9 +158,9 @@ def delete_consumer_group(tables: MetadataTables, command: DeleteConsumerGroup) 
     """Delete a group without members."""
     group = tables.consumer_groups.by_name.get(command.group)
     if group is None:
-        return Rejected(codes.UNKNOWN_GROUP, "there is no such group")
+        return Rejected(codes.UNKNOWN_GROUP, f"there is no consumer group {command.group!r}")
     if group.members:
-        return Rejected(codes.GROUP_NOT_EMPTY, f"the group has {len(group.members)} members")
+        return Rejected(codes.GROUP_NOT_EMPTY, f"group {command.group} has members ({len(group.members)})")
     if 0 < command.emptied_before_ms <= group.row.emptied_time_ms:
         return Rejected(codes.CONFLICT, "the group had members in the meantime")
     tables.update_cluster()

@@ -126,7 +126,7 @@ class GroupsService:
         group = self._metadata.consumer_group(request.group)
         member_id = request.member_id or (group.instance(request.instance_id) if group is not None else None)
         if not member_id:
-            raise RequestError(pb.UNKNOWN_MEMBER, "the group has no such member")
+            raise RequestError(pb.UNKNOWN_MEMBER, f"consumer group {request.group!r} has no such member")
         done = await self.leader.execute(LeaveConsumerGroup(request.group, (member_id,)), Done, call.deadline)
         self._coordinator.forget(request.group, member_id)
         return pb.LeaveResponse(metadata_revision=done.revision)

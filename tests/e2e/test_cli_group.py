@@ -130,9 +130,11 @@ def test_a_deleted_group_loses_its_offsets(cluster: LocalCluster, topic: str) ->
     consumed(cluster, topic)
     done = raftmq(cluster, "group", "delete", topic, "--yes")
     assert (done.returncode, done.stdout.decode()) == (0, f"group {topic} deleted: offsets of 2 partitions removed\n")
-    unknown = raftmq(cluster, "group", "describe", topic)
-    assert unknown.returncode == 4
-    assert b"raftmq group list" in unknown.stderr
+    for order in (("describe", topic), ("delete", topic, "--yes"), ("remove-member", topic, "-m", "nobody")):
+        unknown = raftmq(cluster, "group", *order)
+        assert unknown.returncode == 4
+        assert topic in unknown.stderr.decode()
+    assert b"raftmq group list" in raftmq(cluster, "group", "delete", topic, "--yes").stderr
     assert len(consumed(cluster, topic)) == COUNT
 
 

@@ -293,7 +293,8 @@ def test_a_group_is_empty_when_the_last_member_left(cluster: Cluster) -> None:
 
 
 def test_only_an_empty_group_is_deleted(cluster: Cluster) -> None:
-    assert cluster.code(mc.DeleteConsumerGroup("g")) == codes.UNKNOWN_GROUP
+    refused = cluster.run(mc.DeleteConsumerGroup("g"))
+    assert refused == mc.Rejected(codes.UNKNOWN_GROUP, "there is no consumer group 'g'")
     cluster.join("m1")
     assert cluster.code(mc.DeleteConsumerGroup("g")) == codes.GROUP_NOT_EMPTY
     cluster.run(mc.LeaveConsumerGroup("g", ("m1",)))
