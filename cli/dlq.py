@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -131,7 +131,7 @@ def show(
     async def read(letters: DeadLetterTopic) -> list[DeadLetter]:
         rows: list[DeadLetter] = []
         count = 0
-        async with aclosing(letters.waiting(chosen.partitions_of(await letters.count()))) as waiting:
+        async with aclosing(waiting_of(letters, chosen.partitions_of(await letters.count()))) as waiting:
             async for letter in waiting:
                 if not chosen(letter):
                     continue
@@ -192,7 +192,7 @@ def redrive(
 
     async def preview(letters: DeadLetterTopic) -> RedrivePlan:
         plan = RedrivePlan(chosen.partitions_of(await letters.count()))
-        async with aclosing(letters.waiting(plan.counts)) as waiting:
+        async with aclosing(waiting_of(letters, plan.counts)) as waiting:
             async for letter in waiting:
                 if not chosen(letter):
                     continue
@@ -277,7 +277,7 @@ def purge(
         if chosen.is_everything:
             await check_is_dead_letter_topic(letters)
             return counts, sum(count.waiting for count in counts)
-        return counts, sum([1 async for letter in letters.waiting(counts) if chosen(letter)])
+        return counts, sum([1 async for letter in waiting_of(letters, counts) if chosen(letter)])
 
     async def drop(letters: DeadLetterTopic) -> RedriveReport:
         from raftmq.client.dead_letters.topic import RedriveReport
@@ -298,12 +298,26 @@ def purge(
         print(f"{counted(settled, 'record')} of {topic} purged")
 
 
+async def waiting_of(letters: DeadLetterTopic, counts: Sequence[LetterCount]) -> AsyncGenerator[DeadLetter, None]:
+    """Yield the waiting letters. Raises `CommandError` at the end if there are none because this is no dead-letter topic.
+
+    The check comes last: letters are also found below the records of another program.
+    """
+    is_empty = True
+    async with aclosing(letters.waiting(counts)) as waiting:
+        async for letter in waiting:
+            is_empty = False
+            yield letter
+    if is_empty:
+        await check_is_dead_letter_topic(letters)
+
+
 async def check_is_dead_letter_topic(letters: DeadLetterTopic) -> None:
-    """Refuse to empty a topic of the program's own records by mistake. Raises `CommandError`."""
+    """Refuse a topic of a program's own records, whose name was given by mistake. Raises `CommandError`."""
     if not await letters.is_dead_letter_topic():
         raise CommandError(
             f"{letters.topic} is not a dead-letter topic: no worker wrote the newest record of any partition; list dead-letter topics with "
-            "raftmq dlq list, or delete the records of any topic with raftmq topic delete-records",
+            "raftmq dlq list. The records of any topic are read with raftmq consume and deleted with raftmq topic delete-records",
             ExitCode.REJECTED,
         )
 

@@ -348,21 +348,35 @@ def test_purge_removes_the_chosen_letters_or_all(cluster: LocalCluster, source: 
     assert returned(cluster, source) == []
 
 
-def test_purge_without_a_filter_refuses_a_topic_that_is_not_for_dead_letters(
-    cluster: LocalCluster, source: str
-) -> None:
+def test_a_topic_that_is_not_for_dead_letters_is_refused(cluster: LocalCluster, source: str) -> None:
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         producer.send(source, b"an order", partition=0).result(30)
-    for arguments in ((), ("--partition", "0")):
-        done = raftmq(cluster, "dlq", "purge", source, "--yes", *arguments)
+    purge, redrive = ("purge", source, "--yes"), ("redrive", source, "--yes")
+    for arguments in (
+        ("show", source),
+        ("show", source, "--output", "json"),
+        purge,
+        (*purge, "--partition", "0"),
+        (*purge, "--error", "*"),
+        redrive,
+        (*redrive, "--dry-run"),
+    ):
+        done = raftmq(cluster, "dlq", *arguments)
         assert_one_sentence(done, 4, f"{source} is not a dead-letter topic")
+        assert done.stdout == b""
     assert values(returned(cluster, source)) == ["an order"]
-    assert answer(cluster, "dlq", "purge", source, "--error", "*", "--yes") == {
-        "topic": source, "chosen": 0, "purged": 0
-    }  # fmt: skip
     assert answer(cluster, "dlq", "purge", f"{source}.dead", "--yes") == {
         "topic": f"{source}.dead", "chosen": 0, "purged": 0
     }  # fmt: skip
+
+
+def test_letters_below_the_records_of_another_program_are_shown(cluster: LocalCluster, source: str) -> None:
+    """The topic does not look like one for dead letters, but the answer is not empty."""
+    bury(cluster, source, range(1))
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send(f"{source}.dead", b"a stray record", partition=0).result(30)
+    assert [one["offset"] for one in shown(cluster, source)] == [0]
+    assert answer(cluster, "dlq", "redrive", f"{source}.dead", "--yes", "--error", "nothing*")["chosen"] == 0
 
 
 def test_redrive_and_purge_show_a_preview_before_the_question(cluster: LocalCluster, source: str) -> None:
