@@ -219,10 +219,9 @@ class InvalidConfigError(UsageError):
 
 
 class InvalidReplicationFactorError(UsageError):
-    """The replication factor is zero or larger than the cluster."""
+    """The replication factor is zero or larger than the cluster, or a move names another number of brokers. The message says what to do."""
 
     code = ErrorCode.INVALID_REPLICATION_FACTOR
-    advice = "ask for fewer replicas, or start more brokers"
 
 
 class InvalidPartitionsError(UsageError):

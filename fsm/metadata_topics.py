@@ -116,7 +116,8 @@ def replication_factor_refusal(nodes: Iterable[NodeView], replication_factor: in
     if replication_factor > count:
         return Rejected(
             codes.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} needs as many active brokers, but there are {count}",
+            f"replication factor {replication_factor} needs as many active brokers, but there are {count}: ask for fewer replicas, "
+            "or start more brokers",
         )
     return None
 

@@ -45,7 +45,8 @@ def place(
     candidates = sorted((node for node in nodes if node.state == "active"), key=lambda node: node.node_id)
     if not 1 <= replication_factor <= len(candidates):
         raise PlacementError(
-            f"replication factor {replication_factor} needs as many active brokers, but there are {len(candidates)}"
+            f"replication factor {replication_factor} needs as many active brokers, but there are {len(candidates)}: ask for fewer "
+            "replicas, or start more brokers"
         )
     leader_counts = existing_leader_counts or {}
     replicas = {node.node_id: existing_counts.get(node.node_id, 0) for node in candidates}

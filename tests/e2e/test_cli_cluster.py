@@ -138,6 +138,14 @@ def test_a_partition_and_its_leadership_are_moved(cluster: LocalCluster) -> None
     assert raftmq(cluster, "cluster", "balancing", "--auto").returncode == 0
 
 
+def test_a_move_to_fewer_brokers_is_refused_with_its_own_advice(cluster: LocalCluster) -> None:
+    refused = raftmq(cluster, "partition", "move", TOPIC, "0", "--to", "1")
+    assert_one_sentence(
+        refused, 2, "number of named brokers is 1", f"raftmq topic alter {TOPIC} --replication-factor 1)"
+    )
+    assert b"start more brokers" not in refused.stderr
+
+
 @pytest.mark.long
 def test_the_replication_factor_is_lowered_and_raised(cluster: LocalCluster) -> None:
     for wanted in ("1", "3"):
