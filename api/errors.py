@@ -104,6 +104,7 @@ class ErrorCode(IntEnum):
     BROKER_IN_USE = 74
     STALE_DIRECTORY = 75
     ADDRESS_TAKEN = 76
+    FAILED_PRECONDITION = 77
     INTERNAL = 90
     QUEUE_FULL = 100
     TENANT_FULL = 101
@@ -219,7 +220,7 @@ class InvalidConfigError(UsageError):
 
 
 class InvalidReplicationFactorError(UsageError):
-    """The replication factor is zero or larger than the cluster, or a move names another number of brokers. The message says what to do."""
+    """The replication factor is zero or larger than the cluster, or a move names another number of brokers. The message has the remedy."""
 
     code = ErrorCode.INVALID_REPLICATION_FACTOR
 
@@ -307,6 +308,12 @@ class BrokerInUseError(UsageError):
     """The broker cannot be removed as things are: it runs, holds replicas or votes on metadata. The message says what to do."""
 
     code = ErrorCode.BROKER_IN_USE
+
+
+class FailedPreconditionError(UsageError):
+    """The arguments are valid, but the state of the brokers, the partition or the group does not allow it. The message has the remedy."""
+
+    code = ErrorCode.FAILED_PRECONDITION
 
 
 class ClusterAlreadyFormedError(UsageError):

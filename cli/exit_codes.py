@@ -20,8 +20,6 @@ from raftmq.errors import (
     CorruptBatchError,
     InvalidArgumentError,
     InvalidConfigError,
-    InvalidPartitionsError,
-    InvalidReplicationFactorError,
     InvalidTopicNameError,
     OffsetOutOfRangeError,
     Outcome,
@@ -45,12 +43,13 @@ class ExitCode(IntEnum):
     DEFECT = 1
     """This machine has a problem (no permission, a full disk, a port in use), or RaftMQ has a defect."""
     USAGE = 2
-    """The command line is wrong: the command tried nothing, or the cluster refused an argument as invalid."""
+    """The command line is wrong: the command tried nothing, or the cluster refused an argument or a setting as invalid."""
     UNAVAILABLE = 3
     """The cluster is temporarily unavailable: no broker answered, there is no leader, or there is no room. Nothing was
     applied, or the command changes nothing. Try again."""
     REJECTED = 4
-    """The cluster refused the command, or another process uses the directory. Nothing was applied."""
+    """The cluster refused the command because of its state (there is no such topic, there are too few brokers, a broker
+    is being drained), or another process uses the directory. Nothing was applied."""
     UNKNOWN_OUTCOME = 5
     """The command may have been applied: check before trying again."""
     BAD_DATA = 6
@@ -74,10 +73,9 @@ class CommandError(Exception):
 ARGUMENT_ERRORS = (
     InvalidArgumentError,
     InvalidConfigError,
-    InvalidPartitionsError,
-    InvalidReplicationFactorError,
     InvalidTopicNameError,
 )
+"""The arguments themselves are wrong. Every other refusal depends on the state of the cluster, such as the number of its brokers."""
 DATA_ERRORS = (CorruptBatchError, PoisonRecordError, RecordTooLargeError)
 PROGRAM_ADVICE_ERRORS = (BufferFullError, OffsetOutOfRangeError)
 """The advice of these errors names parameters of the SDK."""

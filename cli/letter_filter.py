@@ -13,6 +13,7 @@ from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import COUNT_MAX, OFFSET_MAX
 from raftmq.cli.record_filter import record_filter
 from raftmq.cli.times import parse_time_ms
+from raftmq.errors import OffsetOutOfRangeError, UnknownPartitionError
 
 if TYPE_CHECKING:
     from raftmq.client.dead_letters.letter import DeadLetter
@@ -108,25 +109,28 @@ class LetterFilter:
         return self == LetterFilter(self.partition, None, None, None, None, None, None)
 
     def partitions_of(self, counts: Sequence[LetterCount]) -> list[LetterCount]:
-        """Return the partitions to read and their ranges of offsets. Raises `typer.BadParameter` for a partition that
-        does not exist.
+        """Return the partitions to read and their ranges of offsets.
+
+        Raises:
+            UnknownPartitionError: There is no such partition.
+            OffsetOutOfRangeError: There is no such record.
         """
         if self.partition is None:
             return list(counts)
         if self.partition >= len(counts):
-            raise typer.BadParameter(
-                f"the topic has no partition {self.partition}: it has {len(counts)}, numbered from 0",
-                param_hint="--partition",
+            raise UnknownPartitionError(
+                f"the topic has no partition {self.partition}: it has {len(counts)}, numbered from 0"
             )
         count = counts[self.partition]
         if self.offset is None:
             return [count]
         if not count.start <= self.offset < count.end:
-            raise typer.BadParameter(
+            raise OffsetOutOfRangeError(
                 f"there is no record {self.offset}: partition {self.partition} has {count.start} to {count.end - 1}"
                 if count.end > count.start
                 else f"there is no record {self.offset}: partition {self.partition} is empty",
-                param_hint="--offset",
+                log_start_offset=count.start,
+                high_watermark=count.end,
             )
         return [replace(count, start=self.offset, end=self.offset + 1)]
 

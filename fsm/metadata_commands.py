@@ -58,7 +58,7 @@ class RegisterNode(Command, frozen=True, tag="node+"):
 class RaiseFeatureLevel(Command, frozen=True, tag="level+"):
     """Raise the cluster's feature level, which permits the commands of that level. Nothing lowers it again.
 
-    Result: `Done`, also when the cluster is at this level, or `Rejected` with INVALID_ARGUMENT below the cluster's level
+    Result: `Done`, also when the cluster is at this level, or `Rejected` with FAILED_PRECONDITION below the cluster's level
     and UNSUPPORTED_VERSION above the level of a registered node.
     """
 

@@ -77,7 +77,7 @@ def feature_level_refusal(current: int, nodes: Iterable[NodeView], level: int) -
     """Return why a cluster of these nodes cannot go from feature level `current` to `level`, or None if it can."""
     if level < current:
         return Rejected(
-            codes.INVALID_ARGUMENT, f"the cluster is at feature level {current}, which cannot be lowered to {level}"
+            codes.FAILED_PRECONDITION, f"the cluster is at feature level {current}, which cannot be lowered to {level}"
         )
     nodes = tuple(nodes)
     if level <= max(current, feature_level_max(nodes)):

@@ -58,6 +58,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BROKER_IN_USE: _ClassVar[ErrorCode]
     STALE_DIRECTORY: _ClassVar[ErrorCode]
     ADDRESS_TAKEN: _ClassVar[ErrorCode]
+    FAILED_PRECONDITION: _ClassVar[ErrorCode]
     INTERNAL: _ClassVar[ErrorCode]
     QUEUE_FULL: _ClassVar[ErrorCode]
     TENANT_FULL: _ClassVar[ErrorCode]
@@ -190,6 +191,7 @@ BROKER_REMOVED: ErrorCode
 BROKER_IN_USE: ErrorCode
 STALE_DIRECTORY: ErrorCode
 ADDRESS_TAKEN: ErrorCode
+FAILED_PRECONDITION: ErrorCode
 INTERNAL: ErrorCode
 QUEUE_FULL: ErrorCode
 TENANT_FULL: ErrorCode

@@ -33,7 +33,7 @@ class FeatureLevelService:
         """Raise the level to the requested one, or to the highest that every broker supports.
 
         Raises:
-            RequestError: INVALID_ARGUMENT below the cluster's level, UNSUPPORTED_VERSION above the level of a broker (nothing changed), or
+            RequestError: FAILED_PRECONDITION below the cluster's level, UNSUPPORTED_VERSION above the level of a broker (nothing changed), or
                 any error of `MetadataLeader`.
         """
         metadata = self._host.metadata.state_machine

@@ -192,7 +192,7 @@ class PartitionRecoveryService:
         The answer does not wait until the new group has a leader.
 
         Raises:
-            RequestError: INVALID_ARGUMENT, CONFLICT, UNKNOWN_TOPIC, UNKNOWN_PARTITION or UNSUPPORTED_VERSION (nothing changed), or any error
+            RequestError: INVALID_ARGUMENT, FAILED_PRECONDITION, CONFLICT, UNKNOWN_TOPIC, UNKNOWN_PARTITION or UNSUPPORTED_VERSION (nothing changed), or any error
                 of `MetadataLeader`.
         """
         metadata = self._metadata
@@ -239,18 +239,18 @@ class PartitionRecoveryService:
             )
         if request.group_id not in (0, partition.group_id):
             raise RequestError(
-                pb.INVALID_ARGUMENT,
+                pb.FAILED_PRECONDITION,
                 f"partition {topic.name}/{number} is no longer served by group {request.group_id}: it was recovered in the meantime, or "
                 "the topic was created again. Look again (raftmq cluster recover)",
             )
         return partition
 
     async def _require_lost(self, name: str, partition: PartitionView, known: Knowledge, call: Call) -> None:
-        """Raise INVALID_ARGUMENT if the partition has a leader, and CONFLICT while it can elect one."""
+        """Raise FAILED_PRECONDITION if the partition has a leader, and CONFLICT while it can elect one."""
         follower = next((one for one in known.values() if one.leader_broker_id), None)
         if follower is not None:
             raise RequestError(
-                pb.INVALID_ARGUMENT,
+                pb.FAILED_PRECONDITION,
                 f"partition {name} has a leader on broker {follower.leader_broker_id}, says broker {follower.broker_id}: it has a majority, "
                 "and needs no recovery",
             )
@@ -263,7 +263,7 @@ class PartitionRecoveryService:
             )
         if GroupId(partition.group_id) not in await self._health.unled_groups(call):
             raise RequestError(
-                pb.INVALID_ARGUMENT, f"partition {name} has a leader: it has a majority, and needs no recovery"
+                pb.FAILED_PRECONDITION, f"partition {name} has a leader: it has a majority, and needs no recovery"
             )
 
     # ------------------------------------------------------------------------------------------------ messages
@@ -296,14 +296,14 @@ def _replicas(partition: PartitionView) -> tuple[ReplicaView, ...]:
 
 
 def _kept(name: str, partition: PartitionView, known: Knowledge, broker_id: int) -> pb.ReplicaKnowledge:
-    """Return the replica to keep. Raises INVALID_ARGUMENT unless it can be."""
+    """Return the replica to keep. Raises FAILED_PRECONDITION unless it can be."""
     held = [one for one in known.values() if one.broker_id == broker_id]
     kept = next((one for one in held if one.condition == pb.SERVED), held[-1] if held else None)
     others = _listed(one.broker_id for one in known.values() if one.condition == pb.SERVED)
     hint = f"name another one ({others})" if others else "start one of its brokers first"
     if kept is None:
         raise RequestError(
-            pb.INVALID_ARGUMENT, f"broker {broker_id} has no replica of partition {name} that could be kept: {hint}"
+            pb.FAILED_PRECONDITION, f"broker {broker_id} has no replica of partition {name} that could be kept: {hint}"
         )
     if kept.condition == pb.SERVED:
         return kept
@@ -313,7 +313,7 @@ def _kept(name: str, partition: PartitionView, known: Knowledge, broker_id: int)
         reason = f"broker {broker_id} is opening its replica of partition {name}: try again in a moment"
     else:
         reason = f"the replica of partition {name} on broker {broker_id} cannot be kept ({kept.reason}): {hint}"
-    raise RequestError(pb.INVALID_ARGUMENT, reason)
+    raise RequestError(pb.FAILED_PRECONDITION, reason)
 
 
 def _planned(

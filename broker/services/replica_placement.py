@@ -68,8 +68,8 @@ class ReplicaPlacementService:
         move. With `unpin`, only end the pin.
 
         Raises:
-            RequestError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_BROKER, INVALID_ARGUMENT, INVALID_REPLICATION_FACTOR, TOO_MANY_PARTITIONS or
-                UNSUPPORTED_VERSION. CONFLICT while the partition moves. Nothing changed. Or any error of `MetadataLeader`.
+            RequestError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_BROKER, INVALID_ARGUMENT, INVALID_REPLICATION_FACTOR, FAILED_PRECONDITION,
+                TOO_MANY_PARTITIONS or UNSUPPORTED_VERSION. CONFLICT while the partition moves. Nothing changed. Or any error of `MetadataLeader`.
         """
         require_level(self._metadata, NEWCOMER_LEVEL, "moving a partition")
         topic, partition = await self._partition(request.topic, request.partition, request.metadata_revision, call)
@@ -121,17 +121,17 @@ class ReplicaPlacementService:
         node = existing_node(metadata, node_id)
         if node.state == DRAINING:
             raise RequestError(
-                pb.INVALID_ARGUMENT,
+                pb.FAILED_PRECONDITION,
                 f"broker {node_id} is being drained and gets no replicas: name another one, or end the draining first "
                 f"(raftmq cluster undrain {node_id})",
             )
         if not self._is_connected(node_id):
             raise RequestError(
-                pb.INVALID_ARGUMENT, f"broker {node_id} is unreachable: start it first, or name another one"
+                pb.FAILED_PRECONDITION, f"broker {node_id} is unreachable: start it first, or name another one"
             )
         if node_id not in available_nodes(metadata, self._is_connected):
             raise RequestError(
-                pb.INVALID_ARGUMENT,
+                pb.FAILED_PRECONDITION,
                 f"broker {node_id} rebuilds replicas that it lost: wait until that is done, or name another one",
             )
         takes = node.partitions_max or self._host.limits.partitions_max
@@ -200,7 +200,7 @@ class ReplicaPlacementService:
         """Transfer the leadership of a partition to the given broker, or to its preferred leader. The partition's leader does it.
 
         Raises:
-            RequestError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_BROKER, INVALID_ARGUMENT, NOT_READY if the replica is behind, NO_LEADER.
+            RequestError: UNKNOWN_TOPIC, UNKNOWN_PARTITION, UNKNOWN_BROKER, FAILED_PRECONDITION, NOT_READY if the replica is behind, NO_LEADER.
                 Nothing changed. REQUEST_TIMED_OUT if the new leader was not seen in time: the transfer may still happen.
         """
         call = replace(call, deadline=call.within(request.timeout_ms, self._host.loop.time()))
@@ -250,19 +250,19 @@ class ReplicaPlacementService:
         if target is None:
             holders = ", ".join(str(one) for one in sorted(replica.node_of(voter) for voter in voters))
             raise RequestError(
-                pb.INVALID_ARGUMENT,
+                pb.FAILED_PRECONDITION,
                 f"partition {name} has no voting replica on broker {node_id}, but on {holders}: move it there first "
                 f"(raftmq partition move)",
             )
         if node.state != ACTIVE:
             raise RequestError(
-                pb.INVALID_ARGUMENT,
+                pb.FAILED_PRECONDITION,
                 f"broker {node_id} is being drained and takes no leaderships: name another one, or end the draining first "
                 f"(raftmq cluster undrain {node_id})",
             )
         if not self._is_connected(node_id):
             raise RequestError(
-                pb.INVALID_ARGUMENT, f"broker {node_id} is unreachable: start it first, or name another one"
+                pb.FAILED_PRECONDITION, f"broker {node_id} is unreachable: start it first, or name another one"
             )
         if target not in self._host.replication.in_sync(replica):
             raise RequestError(

@@ -487,6 +487,7 @@ class Admin:
             GroupNotEmptyError: the group has members. Nothing changed.
             OffsetOutOfRangeError: an offset does not exist. Nothing changed.
             UnknownGroupError, UnknownTopicError, UnknownPartitionError, InvalidArgumentError: nothing changed.
+            FailedPreconditionError: a partition has no committed offset to shift. Nothing changed.
             RaftMQError: some partitions may have changed. Repeating it is harmless (except with `shift`).
         """
         self._check_usable()
@@ -581,7 +582,7 @@ class Admin:
 
         Raises:
             UnsupportedVersionError: a broker does not support the level. Nothing changed.
-            InvalidArgumentError: the cluster's level is higher. Nothing changed.
+            FailedPreconditionError: the cluster's level is higher. Nothing changed.
         """
         self._check_usable()
         request = pb.RaiseFeatureLevelRequest(level=_positive(level, "level"))
@@ -648,7 +649,7 @@ class Admin:
         Raises:
             UnknownTopicError, UnknownPartitionError, UnknownBrokerError: nothing changed.
             InvalidReplicationFactorError: the number of brokers is not the replication factor of the topic. Nothing changed.
-            InvalidArgumentError: a broker cannot take the partition, for example because it is being drained. Nothing changed.
+            FailedPreconditionError: a broker cannot take the partition, for example because it is being drained. Nothing changed.
             ConflictError: the partition moves already, or has no healthy majority. Nothing changed.
         """
         self._check_usable()
@@ -679,7 +680,7 @@ class Admin:
 
         Raises:
             UnknownTopicError, UnknownPartitionError, UnknownBrokerError: nothing changed.
-            InvalidArgumentError: the broker has no replica of the partition, or cannot lead now. Nothing changed.
+            FailedPreconditionError: the broker has no replica of the partition, or cannot lead now. Nothing changed.
             NotReadyError, NoLeaderError: the replica is behind, or the partition has no leader. Nothing changed.
         """
         self._check_usable()
@@ -726,8 +727,9 @@ class Admin:
 
         Raises:
             UnknownTopicError, UnknownPartitionError: nothing changed.
-            InvalidArgumentError: `unsafe` is not set, the partition has a leader or another group than `group_id`, or the broker has no
-                replica that can be kept. Nothing changed.
+            InvalidArgumentError: `unsafe` is not set. Nothing changed.
+            FailedPreconditionError: the partition has a leader or another group than `group_id`, or the broker has no replica that can be
+                kept. Nothing changed.
             ConflictError: a majority of the replicas runs and can elect a leader. Nothing changed.
             UnsupportedVersionError: the feature level of the cluster is too low. Nothing changed.
         """

@@ -14,7 +14,13 @@ from raftmq.client.base.background import Deadline
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME, list_offsets
 from raftmq.client.connection.resolver import Resolver
-from raftmq.errors import InvalidArgumentError, OffsetOutOfRangeError, RaftMQError, UnknownGroupError
+from raftmq.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    RaftMQError,
+    UnknownGroupError,
+)
 from raftmq.methods import DELETE_GROUP, DESCRIBE_GROUP, LEAVE, LIST_GROUPS, RESET_OFFSETS
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
@@ -246,7 +252,7 @@ async def _resolved(
         elif target.shift is not None:
             committed = before.get(name)
             if committed is None:
-                raise InvalidArgumentError(f"{name.topic}/{name.partition} has no committed offset to shift")
+                raise FailedPreconditionError(f"{name.topic}/{name.partition} has no committed offset to shift")
             resolved[name] = min(max(committed + target.shift, start), end)
         else:
             resolved[name] = start if target.to == "earliest" else end

@@ -389,9 +389,8 @@ def test_redrive_and_purge_show_a_preview_before_the_question(cluster: LocalClus
     assert waiting(cluster, source) == 3
 
 
-def test_an_unknown_topic_is_one_sentence_and_an_invalid_position_is_a_usage_error(
-    cluster: LocalCluster, source: str
-) -> None:
+def test_an_unknown_topic_partition_or_record_is_one_sentence(cluster: LocalCluster, source: str) -> None:
     assert_one_sentence(raftmq(cluster, "dlq", "show", "none"), 4, "'none'")
-    for arguments in (("--offset", "3"), ("--partition", "1"), ("--partition", "0", "--offset", "0")):
-        assert raftmq(cluster, "dlq", "show", f"{source}.dead", *arguments).returncode == 2
+    assert raftmq(cluster, "dlq", "show", f"{source}.dead", "--offset", "3").returncode == 2
+    for arguments in (("--partition", "1"), ("--partition", "0", "--offset", "0")):
+        assert_one_sentence(raftmq(cluster, "dlq", "show", f"{source}.dead", *arguments), 4)

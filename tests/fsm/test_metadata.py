@@ -97,8 +97,8 @@ def test_the_level_rises_as_far_as_every_node_allows(cluster: Cluster) -> None:
 def test_the_level_never_falls(cluster: Cluster) -> None:
     upgrade(cluster, "u1", "u2", "u3")
     cluster.run(mc.RaiseFeatureLevel(3))
-    assert cluster.code(mc.RaiseFeatureLevel(2)) == codes.INVALID_ARGUMENT
-    assert cluster.code(mc.RaiseFeatureLevel(-1)) == codes.INVALID_ARGUMENT
+    assert cluster.code(mc.RaiseFeatureLevel(2)) == codes.FAILED_PRECONDITION
+    assert cluster.code(mc.RaiseFeatureLevel(-1)) == codes.FAILED_PRECONDITION
 
 
 def test_a_refusal_names_the_nodes_that_are_behind(cluster: Cluster) -> None:

@@ -195,15 +195,18 @@ async def test_a_broker_that_cannot_take_a_replica_is_refused():
     async with cluster() as node:
         move, request = node.placement.move_partition, pb.MovePartitionRequest(topic="t", broker_ids=[1, 2, 4])
         node.connected = {2, 3}
-        assert "start it first" in str(await refusal(node, move, request))
+        down = await refusal(node, move, request)
+        assert (down.code, "start it first" in str(down)) == (pb.FAILED_PRECONDITION, True)
         node.connected = {2, 3, 4}
         await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=4), node.call())
-        assert "raftmq cluster undrain 4" in str(await refusal(node, move, request))
+        draining = await refusal(node, move, request)
+        assert (draining.code, "raftmq cluster undrain 4" in str(draining)) == (pb.FAILED_PRECONDITION, True)
         await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=4, is_ended=True), node.call())
         await node._metadata(CreateTopic("u", "log", 1, {}, (PartitionPlan((4,)),)))
         lost = node.metadata.state_machine.partition(3).replicas[0].replica_id
         await node._metadata(ReplaceReplica(3, lost))
-        assert "rebuilds replicas" in str(await refusal(node, move, request))
+        rebuilding = await refusal(node, move, request)
+        assert (rebuilding.code, "rebuilds replicas" in str(rebuilding)) == (pb.FAILED_PRECONDITION, True)
 
 
 async def test_a_move_without_a_healthy_majority_throughout_is_refused():
@@ -251,7 +254,8 @@ async def test_a_leadership_that_cannot_be_transferred_is_refused():
         topic = await node.topic("single")
         transfer = node.placement.transfer_leader
         request = pb.TransferLeaderRequest(topic=topic.name, partition=0, broker_id=2)
-        assert "move it there first" in str(await refusal(node, transfer, request))
+        elsewhere = await refusal(node, transfer, request)
+        assert (elsewhere.code, "move it there first" in str(elsewhere)) == (pb.FAILED_PRECONDITION, True)
         request.broker_id = 9
         assert (await refusal(node, transfer, request)).code == pb.UNKNOWN_BROKER
         request.partition = 5

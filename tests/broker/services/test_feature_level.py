@@ -56,7 +56,7 @@ async def test_a_lower_level_is_refused():
     async with running() as node:
         await upgraded(node)
         await raise_level(node)
-        assert (await refusal(node, 1)).code == pb.INVALID_ARGUMENT
+        assert (await refusal(node, 1)).code == pb.FAILED_PRECONDITION
 
 
 async def test_a_command_of_a_level_is_proposed_once_the_cluster_is_at_it(monkeypatch):

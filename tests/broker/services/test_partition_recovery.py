@@ -42,13 +42,13 @@ async def test_a_recovery_must_be_meant_and_fit() -> None:
             ({"unsafe": False}, pb.INVALID_ARGUMENT, "may lose acknowledged records"),
             (
                 {"keep_broker_id": 2},
-                pb.INVALID_ARGUMENT,
+                pb.FAILED_PRECONDITION,
                 r"broker 2 has no replica of partition flights/0 that could be kept: name another one (broker 1)",
             ),
             ({"partition": 9}, pb.UNKNOWN_PARTITION, "none is 9"),
             ({"topic": "none"}, pb.UNKNOWN_TOPIC, "none"),
-            ({"group_id": 99}, pb.INVALID_ARGUMENT, "no longer served by group 99"),
-            ({}, pb.INVALID_ARGUMENT, "partition flights/0 has a leader on broker 1"),
+            ({"group_id": 99}, pb.FAILED_PRECONDITION, "no longer served by group 99"),
+            ({}, pb.FAILED_PRECONDITION, "partition flights/0 has a leader on broker 1"),
         ]
         for fields, code, words in cases:
             refused = await refusal(node, **fields)

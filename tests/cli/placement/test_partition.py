@@ -131,7 +131,7 @@ def test_a_lower_replication_factor_shows_its_effect_and_asks(commands: ClusterC
 def test_more_replicas_than_brokers_are_refused(commands: ClusterCommands) -> None:
     for options in ((), ("--dry-run",), ("--yes",)):
         done = commands.run("topic", "alter", "orders", "--replication-factor", "4", *options)
-        assert_refused(done, 2, "INVALID_REPLICATION_FACTOR")
+        assert_refused(done, 4, "INVALID_REPLICATION_FACTOR")
 
 
 def test_a_moved_partition_is_pinned_until_the_pin_is_ended(commands: ClusterCommands) -> None:
