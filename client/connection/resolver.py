@@ -40,6 +40,10 @@ from raftmq.types import METADATA_GROUP_ID
 
 REFUSALS: Final = (WrongClusterError, UnsupportedVersionError, PermissionDeniedError)
 """Errors that waiting cannot cure. A client that meets only these at its start raises them instead of retrying."""
+_CLOSED_TEXTS: Final = ("Socket closed", "Connection reset by peer")
+"""Texts of gRPC for a server that accepts a connection and closes it. A broker's peer port does this to a client."""
+_CLOSED_REASON: Final = "the server there closes the connection without an answer: is it a broker's peer port? Clients need its client port, 9400 by default"
+"""A question, because a broker that is just ending closes connections, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,8 +426,8 @@ class Resolver:
         error = self._errors.get(address)
         if error is None:
             return "did not answer"
-        text = str(error.args[0])
-        return text.removeprefix(f"{address}: ")
+        text = str(error.args[0]).removeprefix(f"{address}: ")
+        return _CLOSED_REASON if text.endswith(_CLOSED_TEXTS) else text
 
     def _apply(self, update: pb.TopologyUpdate, address: str) -> None:
         if self.cluster_id and update.cluster_id and update.cluster_id != self.cluster_id:

@@ -197,6 +197,13 @@ def test_an_address_that_is_not_a_brokers_is_named(cluster: LocalCluster) -> Non
     assert_one_sentence(raftmq(cluster, "topic", "list", "--bootstrap-servers", http, "--timeout", "1s"), 3, http)
 
 
+def test_the_peer_port_of_a_broker_is_suspected(cluster: LocalCluster) -> None:
+    (node,) = json.loads(raftmq(cluster, "cluster", "nodes", "--output", "json").stdout)
+    peer = node["peer_address"]
+    done = raftmq(cluster, "cluster", "status", "--bootstrap-servers", peer, "--timeout", "1s")
+    assert_one_sentence(done, 3, f"{peer} (the server there closes the connection", "peer port?", "client port, 9400")
+
+
 class Refusal(grpc.GenericRpcHandler):
     """A broker that answers every call with one error."""
 
