@@ -27,6 +27,8 @@ from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import UnknownBrokerError
 
 if TYPE_CHECKING:
+    from raftmq.cli.restart_plan import Interruption
+    from raftmq.client.admin.admin import Admin
     from raftmq.client.admin.descriptions import BrokerDescription, BrokerRemoval, ClusterDescription
 
 app = typer.Typer(
@@ -73,16 +75,26 @@ def status(
     Exit code 3 means an outage: a partition or the metadata has no leader that answers. Exit code 6 means that
     everything is served but one more failure may change that: a broker is not connected, does not answer or is not
     ready, or a replica is damaged, not served or behind. Exit code 0 means that there are no problems, and that the
-    next broker may be restarted: see raftmq cluster restart-plan.
+    next broker may be restarted: see raftmq cluster restart-plan. The command then names the things that a restart
+    interrupts nevertheless: partitions with one or two replicas, and changes of topics while the metadata has fewer
+    than 3 voters. With --output json, may_restart_next is true only if it interrupts nothing.
     """
-    cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
+    cluster, interruption = run_admin(bootstrap_servers, timeout, _ask_status)
     problems = problems_of(cluster)
     if output is Output.JSON:
-        print_json(status_json(cluster, problems))
+        print_json(status_json(cluster, problems, interruption))
     else:
-        print_cluster(cluster, problems)
+        print_cluster(cluster, problems, interruption)
     if problems:
         raise SystemExit(exit_code(problems))
+
+
+async def _ask_status(admin: Admin) -> tuple[ClusterDescription, Interruption | None]:
+    """Return the cluster, and the things that a restart interrupts. None while there are problems: they come first."""
+    cluster = await admin.describe_cluster(ask_brokers=True)
+    if problems_of(cluster):
+        return cluster, None
+    return cluster, restart_plan.interruption_of(cluster, await admin.list_topics())
 
 
 @app.command(
@@ -310,7 +322,9 @@ def print_removal(removal: BrokerRemoval) -> None:
         )
 
 
-def status_json(cluster: ClusterDescription, problems: list[Problem]) -> dict[str, Json]:
+def status_json(
+    cluster: ClusterDescription, problems: list[Problem], interruption: Interruption | None
+) -> dict[str, Json]:
     """Return a cluster for programs. Its numbers are those of the text, so only brokers that answered count."""
     sentences: list[Json] = [{"problem": sentence, "is_outage": is_outage} for sentence, is_outage in problems]
     brokers: list[Json] = [broker_json(broker) for broker in cluster.brokers]
@@ -320,11 +334,12 @@ def status_json(cluster: ClusterDescription, problems: list[Problem]) -> dict[st
         "partitions_without_leader": _without_leader_count(cluster),
         "brokers": brokers,
         "problems": sentences,
-        "may_restart_next": not problems,
+        "may_restart_next": interruption is not None and not interruption,
+        "restart_interrupts": None if interruption is None else dataclasses.asdict(interruption),
     }
 
 
-def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
+def print_cluster(cluster: ClusterDescription, problems: list[Problem], interruption: Interruption | None) -> None:
     """Print a cluster for people: its brokers, its totals and its problems."""
     print(f"cluster {cluster.cluster_id}, as broker {cluster.answering_broker_id} sees it\n")
     leader = _metadata_leader(cluster)
@@ -348,9 +363,11 @@ def print_cluster(cluster: ClusterDescription, problems: list[Problem]) -> None:
         ],
     )
     totals = f"{counted(cluster.topic_count, 'topic')}, {counted(cluster.partition_count, 'partition')}"
-    print(f"\n{totals}, {_summary(cluster, problems)}")
+    print(f"\n{totals}, {_summary(cluster, problems, interruption)}")
     hint = ": see raftmq cluster raise-level" if cluster.feature_level_max > cluster.feature_level else ""
     print(f"{level_of(cluster)}{hint}")
+    if interruption:
+        print(f"a restart of a broker interrupts {_interrupted(interruption)}: see raftmq cluster restart-plan")
     for problem in problems:
         print(f"{'OUTAGE' if problem.is_outage else 'warning'}: {problem.sentence}")
 
@@ -363,12 +380,19 @@ def _state(broker: BrokerDescription) -> str:
     return f"{broker.state}, not ready" if broker.health.not_ready else broker.state
 
 
-def _summary(cluster: ClusterDescription, problems: list[Problem]) -> str:
+def _summary(cluster: ClusterDescription, problems: list[Problem], interruption: Interruption | None) -> str:
     if not problems:
-        free = ": the next broker may be restarted" if len(cluster.brokers) > restart_plan.FEW_REPLICAS else ""
+        free = ": the next broker may be restarted" if interruption is not None and not interruption else ""
         return f"none without a leader, all replicas in sync{free}"
     answering = " that answers" if cluster.health is not None else ""
     return f"{_without_leader_count(cluster) or 'none'} without a leader{answering}"
+
+
+def _interrupted(interruption: Interruption) -> str:
+    """Describe the things that a restart interrupts."""
+    count = interruption.partitions
+    parts = [f"{counted(count, 'partition')} with one or two replicas"] if count else []
+    return " and ".join([*parts, "changes of topics and groups"] if interruption.metadata else parts)
 
 
 def _metadata_leader(cluster: ClusterDescription) -> int:

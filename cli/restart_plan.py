@@ -37,6 +37,25 @@ class Restart:
     """Whether topics and groups cannot be changed meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """The things that cannot be used while one broker or another restarts, because they have one or two replicas."""
+
+    partitions: int
+    metadata: bool
+    """Whether topics and groups cannot be changed."""
+
+    def __bool__(self) -> bool:
+        return self.partitions > 0 or self.metadata
+
+
+def interruption_of(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> Interruption:
+    """Return the things that the restart of one broker or another interrupts, although nothing is wrong."""
+    replica_counts = (len(partition.replica_brokers) for topic in topics for partition in topic.partitions)
+    voters = sum(broker.is_metadata_voter for broker in cluster.brokers)
+    return Interruption(sum(count <= FEW_REPLICAS for count in replica_counts), voters <= FEW_REPLICAS)
+
+
 def restart_plan(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> list[Restart]:
     """Return one restart after the other: rack by rack, brokers without a vote on metadata first, and the metadata leader last.
 

@@ -1,11 +1,12 @@
 """Problems and exit codes of `cluster status`: a script must never take a degraded cluster for a healthy one."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from raftmq.cli.cluster import print_cluster, status_json
 from raftmq.cli.cluster_health import exit_code, problems_of
 from raftmq.cli.exit_codes import ExitCode
+from raftmq.cli.restart_plan import Interruption
 from raftmq.client.admin.cluster_health import BrokerHealth, ClusterHealth, PartitionNames
 from raftmq.client.admin.descriptions import BrokerDescription, ClusterDescription
 from raftmq.client.admin.move_descriptions import StuckReplica
@@ -14,6 +15,7 @@ from raftmq.types import TopicPartition
 NONE = PartitionNames(0, ())
 SOME = PartitionNames(12, tuple(TopicPartition("orders", number) for number in range(12)))
 STUCK = tuple(StuckReplica("orders", number, 3, "down", "go") for number in range(2))
+NOTHING = Interruption(0, metadata=False)
 WELL = BrokerHealth((), NONE, NONE, NONE)
 
 
@@ -30,9 +32,9 @@ def cluster(*brokers: BrokerDescription, **health: object) -> ClusterDescription
 
 
 def test_racks_are_shown_where_a_broker_has_one(capsys: pytest.CaptureFixture[str]) -> None:
-    print_cluster(cluster(), [])
+    print_cluster(cluster(), [], NOTHING)
     assert "rack" not in capsys.readouterr().out
-    print_cluster(cluster(broker(1), replace(broker(2), rack="r2")), [])
+    print_cluster(cluster(broker(1), replace(broker(2), rack="r2")), [], NOTHING)
     head, first, second = capsys.readouterr().out.splitlines()[2:5]
     assert head.split()[3] == "rack"
     assert (first.split()[3], second.split()[3]) == ("-", "r2")
@@ -89,7 +91,7 @@ def test_outages_come_first_and_the_text_shows_every_problem(capsys: pytest.Capt
     problems = problems_of(described)
     assert [problem.is_outage for problem in problems] == [True, False]
     assert exit_code(problems) is ExitCode.UNAVAILABLE
-    print_cluster(described, problems)
+    print_cluster(described, problems, None)
     text = capsys.readouterr().out
     assert "OUTAGE: no broker that answered leads the metadata" in text
     assert "warning: broker 2 is not connected" in text
@@ -100,9 +102,8 @@ def test_outages_come_first_and_the_text_shows_every_problem(capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("described", "line"),
     [
-        (cluster(), "1 topic, 12 partitions, none without a leader, all replicas in sync"),
         (
-            cluster(broker(1), broker(2), broker(3)),
+            cluster(),
             "1 topic, 12 partitions, none without a leader, all replicas in sync: the next broker may be restarted",
         ),
         (cluster(unknown=SOME), "1 topic, 12 partitions, 12 without a leader that answers"),
@@ -112,16 +113,39 @@ def test_outages_come_first_and_the_text_shows_every_problem(capsys: pytest.Capt
 def test_the_line_of_totals_agrees_with_the_outages(
     described: ClusterDescription, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_cluster(described, problems_of(described))
+    problems = problems_of(described)
+    print_cluster(described, problems, None if problems else NOTHING)
     assert line in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("interruption", "words"),
+    [
+        (Interruption(3, metadata=False), "3 partitions with one or two replicas"),
+        (Interruption(0, metadata=True), "changes of topics and groups"),
+        (Interruption(1, metadata=True), "1 partition with one or two replicas and changes of topics and groups"),
+    ],
+)
+def test_a_restart_that_interrupts_something_is_not_free(
+    interruption: Interruption, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is wrong, and waiting does not help: the exit code is 0."""
+    print_cluster(cluster(), [], interruption)
+    lines = capsys.readouterr().out.splitlines()
+    assert "1 topic, 12 partitions, none without a leader, all replicas in sync" in lines
+    assert lines[-1] == f"a restart of a broker interrupts {words}: see raftmq cluster restart-plan"
+    shown = status_json(cluster(), [], interruption)
+    assert shown["may_restart_next"] is False
+    assert shown["restart_interrupts"] == asdict(interruption)
+    assert status_json(cluster(), [], NOTHING)["may_restart_next"] is True
 
 
 def test_json_gives_the_numbers_of_the_text() -> None:
     """One broker still believed in two dead leaders: the text said 12 without a leader, and JSON none."""
     described = cluster(unknown=SOME, is_metadata_led=False)
-    shown = status_json(described, problems_of(described))
+    shown = status_json(described, problems_of(described), None)
     assert (shown["partitions_without_leader"], shown["metadata_leader_broker_id"]) == (12, 0)
-    assert shown["may_restart_next"] is False
+    assert (shown["may_restart_next"], shown["restart_interrupts"]) == (False, None)
     unasked = replace(described, health=None, partitions_without_leader=3)
-    assert status_json(unasked, [])["partitions_without_leader"] == 3
-    assert status_json(cluster(), [])["metadata_leader_broker_id"] == 1
+    assert status_json(unasked, [], NOTHING)["partitions_without_leader"] == 3
+    assert status_json(cluster(), [], NOTHING)["metadata_leader_broker_id"] == 1

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from raftmq.cli.restart_plan import restart_plan
+from raftmq.cli.restart_plan import Interruption, interruption_of, restart_plan
 from raftmq.client.admin.descriptions import PartitionDescription, TopicDescription
 
 from tests.cli.test_cluster_health import broker, cluster
@@ -33,3 +33,11 @@ def test_partitions_without_a_majority_during_a_restart_are_counted() -> None:
 def test_two_voters_are_both_needed() -> None:
     plan = restart_plan(cluster(broker(1), broker(2)), [])
     assert all(one.is_metadata_unavailable for one in plan)
+
+
+def test_what_a_restart_interrupts_is_counted_once() -> None:
+    three = cluster(broker(1), broker(2), broker(3))
+    topics = [topic((1, 2, 3), (1,), (2, 1)), topic((3, 2))]
+    assert interruption_of(three, topics) == Interruption(3, metadata=False)
+    assert not interruption_of(three, [topic((1, 2, 3))])
+    assert interruption_of(cluster(broker(1)), []) == Interruption(0, metadata=True)
