@@ -21,6 +21,8 @@ ServiceT = TypeVar("ServiceT", bound="_Service")
 ResultT = TypeVar("ResultT")
 
 _NO_LEADER_RETRY_MS = 100
+_OUTAGE_SECONDS = 10.0
+"""Time without a metadata leader after which a refusal says more. An election takes a few seconds, also on a slow network."""
 
 
 class MetadataLeader:
@@ -45,11 +47,20 @@ class MetadataLeader:
             raise replica.not_leader()
         node_id = self._host.leadership.get(METADATA_GROUP_ID).node_id
         if node_id in (NO_NODE, self._host.node_id):
-            raise RequestError(
-                pb.NO_LEADER, "the metadata group has no leader at the moment", retry_after_ms=_NO_LEADER_RETRY_MS
-            )
+            raise RequestError(pb.NO_LEADER, self._leaderless_text(), retry_after_ms=_NO_LEADER_RETRY_MS)
         method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
         return await self._forwarder.forward(node_id, method, request, call)
+
+    def _leaderless_text(self) -> str:
+        """Say that there is no leader. After a time that no election takes, also give that time and the remedies."""
+        since = self._host.metadata.leaderless_since
+        seconds = self._host.loop.time() - since if since is not None else 0.0
+        if seconds < _OUTAGE_SECONDS:
+            return "the metadata group has no leader at the moment"
+        return (
+            f"no metadata leader for {seconds:.0f} s: start the brokers that are down (only if a majority of the metadata's voters is gone "
+            "for good: see raftmq recover metadata and the guide on disaster recovery)"
+        )
 
     async def execute(self, command: MetadataCommand, result_type: type[ResultT], deadline: float) -> ResultT:
         """Change metadata here and wait until the change is applied. Raises as `commands.execute`."""

@@ -213,7 +213,7 @@ class ReplicaPlacementService:
         if call.is_forwarded or leader in (NO_NODE, self._host.node_id):
             raise RequestError(
                 pb.NO_LEADER,
-                f"partition {request.topic}/{request.partition} has no leader at the moment: try again",
+                f"partition {request.topic}/{request.partition} has no leader at the moment",
                 retry_after_ms=200,
             )
         return await self._calls.ask(leader, request, self.transfer_leader, call)
