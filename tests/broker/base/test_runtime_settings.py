@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from raftmq.broker.base.config import CONFIG_KEYS, ConfigError, load_config
 from raftmq.broker.base.runtime_settings import (
@@ -10,6 +12,8 @@ from raftmq.broker.base.runtime_settings import (
     RuntimeSettingError,
     check_setting,
 )
+
+from tests.support.house.files import ROOT
 
 KNOWN = {
     "disk_reserve_bytes",
@@ -79,3 +83,10 @@ def test_a_setting_that_must_not_depend_on_the_leader_has_no_value_for_one_broke
     assert refusal(name, "5", is_for_one=True) == (
         f"{name} has one value for all brokers: change it without naming a broker"
     )
+
+
+def test_the_guide_names_each_of_them() -> None:
+    guide = (ROOT / "docs" / "guides" / "operations.md").read_text()
+    section = guide.partition("\n## Change settings at run time\n")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+    assert set(re.findall(r"`([^`]+)`", " ".join(rows))) == KNOWN
