@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from raftmq.client.connection.resolver import Resolver
 from raftmq.client.producer.sequenced_append import SequencedAppender, StampClaim
-from raftmq.errors import ProducerFencedError, RaftMQError
+from raftmq.errors import ProducerFencedError
 
+from sim.cluster.appender_clients import AppenderClients, Step
 from sim.cluster.cluster import Cluster
 from sim.cluster.options import Options
-from sim.cluster.rpc.client_transport import ClientTransport
 from sim.cluster.workload import Workload
-from sim.history.recorder import Recorder
 from sim.history.recording_appender import RecordingAppender
 
 FIRST_DRAWN_SEED = 16
@@ -35,8 +33,6 @@ _WRITER_PAUSES = (0.05, 0.1, 0.3)
 """Average pause of a writer between two steps in seconds."""
 _READER_PAUSES = (0.03, 0.06)
 """The same of a client that only reads. It is seldom kept waiting, so it still asks an old leader when others have a new one."""
-_HASTY_SECONDS = 0.4
-"""Time after which half of the clients give a claim up. The others still wait for the old leader when there is a new one."""
 _RAISE_SHARE = 0.02
 """Share of steps that raise the epoch."""
 _SECOND_SHARE = 0.3
@@ -48,28 +44,12 @@ def has_claimers(seed: int) -> bool:
     return seed >= FIRST_DRAWN_SEED and seed % DRAWN_EVERY == 3
 
 
-@asynccontextmanager
-async def connected_appender(
-    cluster: Cluster, options: Options, rng: random.Random
-) -> AsyncIterator[SequencedAppender]:
-    """Connect a client, which gives a claim up early or late."""
-    seconds = rng.choice((_HASTY_SECONDS, options.delivery_seconds))
-    transport = ClientTransport(cluster.loop, cluster.network)
-    resolver = Resolver(cluster.addresses(), transport, rng=random.Random(rng.getrandbits(64)))
-    try:
-        await resolver.start(4.0)
-        yield SequencedAppender(resolver, delivery_timeout_seconds=seconds)
-    finally:
-        await resolver.close()
-
-
 class Claimers:
     """All claimers of a run."""
 
     def __init__(self, cluster: Cluster, workload: Workload, options: Options, rng: random.Random) -> None:
-        self._cluster = cluster
         self._workload = workload
-        self._options = options
+        self._clients = AppenderClients("claimer", cluster, workload, options, rng)
         self.rng = rng
         """The random generator of all claimers."""
         self._writers = rng.choice((2, 3, 4))
@@ -77,45 +57,22 @@ class Claimers:
         self.names = NAMES[: rng.choice((1, 1, 2))]
         """The names that all share."""
         self._stamp_count = 0
-        # Not the recorder of the others: a run is as long as they need to do enough.
-        self._recorder = Recorder(workload.history.append, lambda: int(cluster.loop.now * 1e9))
 
     def start(self) -> None:
         """Start the clients."""
         for number in range(self._writers):
-            self._workload.spawn(f"kw{number}", self._live(f"kw{number}", _READ_SHARE, _WRITER_PAUSES))
+            self._start(f"kw{number}", _READ_SHARE, _WRITER_PAUSES)
         for number in range(self._readers):
-            self._workload.spawn(f"kr{number}", self._live(f"kr{number}", 1.0, _READER_PAUSES))
+            self._start(f"kr{number}", 1.0, _READER_PAUSES)
 
-    async def _live(self, client: str, read_share: float, pauses: Sequence[float]) -> None:
-        """Claim with one connected client after the other."""
-        life = 0
-        while not self._workload.is_stopping:
-            life += 1
-            try:
-                async with self._appender(f"{client}.{life}") as appender:
-                    await self._claim_for_a_while(_Claimer(appender, self), read_share, self.rng.choice(pauses))
-            except RaftMQError as error:
-                self._workload.count_error("claimer", error)
-                await self._pause(0.2)
+    def _start(self, client: str, read_share: float, pauses: Sequence[float]) -> None:
+        def step_of(appender: SequencedAppender, process: str) -> Step:
+            return partial(self._claimer(appender, process).step, read_share)
 
-    @asynccontextmanager
-    async def _appender(self, process: str) -> AsyncIterator[RecordingAppender]:
-        async with connected_appender(self._cluster, self._options, self.rng) as appender:
-            yield RecordingAppender(appender, self._recorder, process)
+        self._clients.start(client, step_of, pauses, "claim")
 
-    async def _claim_for_a_while(self, claimer: _Claimer, read_share: float, pause_seconds: float) -> None:
-        loop = self._cluster.loop
-        until = loop.time() + self.rng.uniform(2.0, 8.0)
-        while not self._workload.is_stopping and loop.time() < until:
-            try:
-                await claimer.step(read_share)
-            except RaftMQError as error:
-                self._workload.count_error("claim", error)
-            await self._pause(pause_seconds)
-
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(self.rng.expovariate(1.0 / seconds))
+    def _claimer(self, appender: SequencedAppender, process: str) -> _Claimer:
+        return _Claimer(RecordingAppender(appender, self._clients.recorder, process), self)
 
     def new_stamp(self, process: str) -> bytes:
         """Return a stamp that is written by this process only, and only once."""
@@ -126,22 +83,7 @@ class Claimers:
 
     def verify(self) -> asyncio.Task[None]:
         """Read all stamps."""
-        return self._workload.spawn("kv", self._read_last())
-
-    async def _read_last(self) -> None:
-        life = 0
-        while True:
-            life += 1
-            try:
-                async with self._appender(f"kv.{life}") as appender:
-                    claimer = _Claimer(appender, self)
-                    for name in self.names:
-                        while not await claimer.read(name):
-                            pass
-                    return
-            except RaftMQError as error:
-                self._workload.count_error("verify", error)
-                await asyncio.sleep(0.2)
+        return self._clients.verify("kv", lambda appender, process: self._claimer(appender, process).read_all)
 
     def count(self, what: str) -> None:
         """Count an outcome."""
@@ -172,6 +114,12 @@ class _Claimer:
     async def read(self, name: str) -> bool:
         """Read the stamp of a name. Return False if the name has a later epoch."""
         return await self._claim(name, self._epochs[name], b"", None)
+
+    async def read_all(self) -> None:
+        """Read the stamps of all names in their last epochs."""
+        for name in self._claimers.names:
+            while not await self.read(name):
+                pass
 
     async def _raise_epoch(self, name: str) -> None:
         stamp = self._claimers.rng.choice((b"", self._claimers.new_stamp(self._appender.process)))

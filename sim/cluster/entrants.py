@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from raftmq.client.producer.sequenced_append import SequencedAppender, StampClaim
-from raftmq.errors import RaftMQError
 
-from sim.cluster.claimers import connected_appender
+from sim.cluster.appender_clients import AppenderClients, Step
 from sim.cluster.cluster import Cluster
 from sim.cluster.options import Options
 from sim.cluster.workload import Workload
-from sim.history.recorder import Recorder
 
 FIRST_DRAWN_SEED = 16
 """Lower seeds have no entrants unless they are forced: the known bugs are found by them."""
@@ -60,9 +59,8 @@ class Entrants:
     def __init__(
         self, cluster: Cluster, workload: Workload, options: Options, rng: random.Random, *, is_united: bool
     ) -> None:
-        self._cluster = cluster
         self._workload = workload
-        self._options = options
+        self._clients = AppenderClients("entrant", cluster, workload, options, rng)
         self._rng = rng
         self._is_united = is_united
         """Whether the cluster's feature level lets brokers add bits. If not, they only replace stamps, and an entry may come too late."""
@@ -70,48 +68,30 @@ class Entrants:
         self._readers = rng.choice((1, 2))
         self._sets = SETS[: rng.choice((1, 1, 2))]
         self._entry_count = 0
-        # Not the recorder of the others: a run is as long as they need to do enough.
-        self._recorder = Recorder(workload.history.append, lambda: int(cluster.loop.now * 1e9))
 
     def start(self) -> None:
         """Start the clients."""
         for number in range(self._writers):
-            self._workload.spawn(f"ew{number}", self._live(f"ew{number}", _READ_SHARE, _WRITER_PAUSES))
+            self._start(f"ew{number}", _READ_SHARE, _WRITER_PAUSES)
         for number in range(self._readers):
-            self._workload.spawn(f"er{number}", self._live(f"er{number}", 1.0, _READER_PAUSES))
+            self._start(f"er{number}", 1.0, _READER_PAUSES)
 
-    async def _live(self, client: str, read_share: float, pauses: Sequence[float]) -> None:
-        """Enter and read with one connected client after the other."""
-        life = 0
-        while not self._workload.is_stopping:
-            life += 1
-            process = f"{client}.{life}"
-            try:
-                async with connected_appender(self._cluster, self._options, self._rng) as appender:
-                    await self._enter_for_a_while(appender, process, read_share, self._rng.choice(pauses))
-            except RaftMQError as error:
-                self._workload.count_error("entrant", error)
-                await self._pause(0.2)
+    def _start(self, client: str, read_share: float, pauses: Sequence[float]) -> None:
+        def step_of(appender: SequencedAppender, process: str) -> Step:
+            return partial(self._step, appender, process, read_share, {})
 
-    async def _enter_for_a_while(
-        self, appender: SequencedAppender, process: str, read_share: float, pause_seconds: float
-    ) -> None:
-        loop = self._cluster.loop
-        until = loop.time() + self._rng.uniform(2.0, 8.0)
-        seen: dict[str, bytes] = {}
-        while not self._workload.is_stopping and loop.time() < until:
-            name = self._rng.choice(self._sets)
-            try:
-                if name not in seen or self._rng.random() < read_share:
-                    seen[name] = await self._read(appender, process, name)
-                else:
-                    seen[name] = await self._enter(appender, process, name, seen[name])
-            except RaftMQError as error:
-                self._workload.count_error("entry", error)
-            await self._pause(pause_seconds)
+        self._clients.start(client, step_of, pauses, "entry")
+
+    async def _step(self, appender: SequencedAppender, process: str, read_share: float, seen: dict[str, bytes]) -> None:
+        """Read or enter a set. `seen` has the last stamp of each set that this client has seen."""
+        name = self._rng.choice(self._sets)
+        if name not in seen or self._rng.random() < read_share:
+            seen[name] = await self._read(appender, process, name)
+        else:
+            seen[name] = await self._enter(appender, process, name, seen[name])
 
     async def _read(self, appender: SequencedAppender, process: str, name: str) -> bytes:
-        operation = self._recorder.invoke(process, "enter", name=name, stamp="")
+        operation = self._clients.recorder.invoke(process, "enter", name=name, stamp="")
         try:
             answer = await appender.claim(name, _EPOCH)
         except BaseException as error:
@@ -125,7 +105,7 @@ class Entrants:
         """Enter a set with a new bit. Return the stamp that the client has seen last."""
         member, self._entry_count = self._entry_count, self._entry_count + 1
         then = StampClaim(name, _EPOCH, stamp_of(members_of(seen) | {member}), seen, len(_HEAD))
-        operation = self._recorder.invoke(process, "enter", name=name, stamp=str(member))
+        operation = self._clients.recorder.invoke(process, "enter", name=name, stamp=str(member))
         try:
             answer = await appender.claim(f"own/{process}", _EPOCH, b"mine", then=then)
         except BaseException as error:
@@ -141,27 +121,15 @@ class Entrants:
                 self._workload.count("entry beside others")
         return seen if answer.then is None else answer.then
 
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(self._rng.expovariate(1.0 / seconds))
-
     # ------------------------------------------------------------------------------------------------ after healing
 
     def verify(self) -> asyncio.Task[None]:
         """Read all sets."""
-        return self._workload.spawn("ev", self._read_last())
+        return self._clients.verify("ev", lambda appender, process: partial(self._read_all, appender, process))
 
-    async def _read_last(self) -> None:
-        life = 0
-        while True:
-            life += 1
-            try:
-                async with connected_appender(self._cluster, self._options, self._rng) as appender:
-                    for name in self._sets:
-                        await self._read(appender, f"ev.{life}", name)
-                    return
-            except RaftMQError as error:
-                self._workload.count_error("verify", error)
-                await asyncio.sleep(0.2)
+    async def _read_all(self, appender: SequencedAppender, process: str) -> None:
+        for name in self._sets:
+            await self._read(appender, process, name)
 
 
 def _text(stamp: bytes) -> str:
