@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final, Literal, Protocol
 
+from raftmq.client.base import settings
+from raftmq.client.base.logs import log
 from raftmq.client.worker.handlers import Attempt, Handlers
 from raftmq.client.worker.outcome import Outcome
 from raftmq.errors import InvalidArgumentError
@@ -38,6 +41,30 @@ class Executor(Protocol):
 
     async def close(self) -> None:
         """Stop everything that can be stopped, without waiting for the rest."""
+
+
+async def shut_down(executor: Executor, hook: Hook | None) -> BaseException | None:
+    """Call the program's shutdown hook, for a bounded time, and return its exception. Then close an executor on an event loop.
+
+    Other executors were closed before, since their handlers cannot be cancelled. An event loop is closed last, because the hook runs on it.
+    """
+    try:
+        return None if hook is None else await _call_within_limit(executor, hook)
+    finally:
+        if executor.can_cancel:
+            await executor.close()
+
+
+async def _call_within_limit(executor: Executor, hook: Hook) -> BaseException | None:
+    calling = asyncio.ensure_future(executor.call(hook))
+    await asyncio.wait((calling,), timeout=settings.WORKER_SHUTDOWN_HOOK_SECONDS)
+    if not calling.done():
+        log.warning("shutdown_hook_overdue timeout_seconds=%g", settings.WORKER_SHUTDOWN_HOOK_SECONDS)
+        calling.cancel()
+        await asyncio.sleep(0)
+        calling.cancel()  # if its loop is blocked, it has not seen the first cancellation
+        return None
+    return None if calling.cancelled() else calling.exception()
 
 
 async def call_hook(hook: Hook) -> None:

@@ -22,7 +22,7 @@ from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
 from raftmq.client.queue.lease import Lease
 from raftmq.client.queue.queue import Queue
 from raftmq.client.worker.back_pressure import WorkLimits
-from raftmq.client.worker.executor import Executor, Hook
+from raftmq.client.worker.executor import Executor, shut_down
 from raftmq.client.worker.failure_reports import FailureReports
 from raftmq.client.worker.handlers import Attempt
 from raftmq.client.worker.hooks import NO_HOOKS, Hooks
@@ -168,22 +168,9 @@ class QueueWorkLoop:
         log.info("worker_stopped handlers_running=%d", running)
 
     async def _shut_down(self) -> None:
-        """Call the program's shutdown hook, for a bounded time, and close the executor."""
-        try:
-            if self._hooks.on_shutdown is not None and self._has_begun:
-                await self._call_shutdown(self._hooks.on_shutdown)
-        finally:
-            if self._executor.can_cancel:
-                await self._executor.close()
-
-    async def _call_shutdown(self, hook: Hook) -> None:
-        calling = asyncio.ensure_future(self._executor.call(hook))
-        await asyncio.wait((calling,), timeout=settings.WORKER_SHUTDOWN_HOOK_SECONDS)
-        if not calling.done():
-            log.warning("shutdown_hook_overdue timeout_seconds=%g", settings.WORKER_SHUTDOWN_HOOK_SECONDS)
-            calling.cancel()
-        elif not calling.cancelled():
-            self._failure = self._failure or calling.exception()
+        hook = self._hooks.on_shutdown if self._has_begun else None
+        failure = await shut_down(self._executor, hook)
+        self._failure = self._failure or failure
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error

@@ -23,7 +23,7 @@ from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.worker.back_pressure import BackPressure, WorkLimits
 from raftmq.client.worker.contiguous_offsets import ContiguousOffsets
 from raftmq.client.worker.dead_letters import DeadLetters
-from raftmq.client.worker.executor import Executor, Hook
+from raftmq.client.worker.executor import Executor, shut_down
 from raftmq.client.worker.failure_reports import FailureReports
 from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.handlers import Attempt
@@ -155,8 +155,7 @@ class WorkLoop(RebalanceListener):
         running = self._running_count
         self._let_go(list(self._works.values()))
         if not self._executor.can_cancel:
-            # This kills processes and lets threads end. An event loop is closed last, because the shutdown hook runs on it.
-            await self._executor.close()
+            await self._executor.close()  # kills processes and lets threads end
         left = {*self._handlers, *self._letters}
         for task in left:
             if not task.cancelling():
@@ -172,24 +171,9 @@ class WorkLoop(RebalanceListener):
         log.info("worker_stopped handlers_running=%d", running)
 
     async def _shut_down(self) -> None:
-        """Call the program's shutdown hook, for a bounded time, and close the executor."""
-        try:
-            if self._hooks.on_shutdown is not None and self._has_begun:
-                await self._call_shutdown(self._hooks.on_shutdown)
-        finally:
-            if self._executor.can_cancel:
-                await self._executor.close()
-
-    async def _call_shutdown(self, hook: Hook) -> None:
-        calling = asyncio.ensure_future(self._executor.call(hook))
-        await asyncio.wait((calling,), timeout=settings.WORKER_SHUTDOWN_HOOK_SECONDS)
-        if not calling.done():
-            log.warning("shutdown_hook_overdue timeout_seconds=%g", settings.WORKER_SHUTDOWN_HOOK_SECONDS)
-            calling.cancel()
-            await asyncio.sleep(0)
-            calling.cancel()  # if its loop is blocked, it has not seen the first cancellation
-        elif not calling.cancelled():  # `run` raises the hook's exception, unless an earlier error exists
-            self._failure = self._failure or calling.exception()
+        hook = self._hooks.on_shutdown if self._has_begun else None
+        failure = await shut_down(self._executor, hook)
+        self._failure = self._failure or failure
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
