@@ -118,8 +118,8 @@ def nanoseconds(function: Callable[[], object], count: int) -> float:
 
 def sample(count: int, size: int) -> list[bytes]:
     """Return records of about `size` bytes with varying lengths, half random and half repetitive, which compression needs."""
-    source = random.Random(1)
-    return [source.randbytes(size // 2) + b"x" * source.randrange(size // 4, size * 3 // 4) for _ in range(count)]
+    rng = random.Random(1)
+    return [rng.randbytes(size // 2) + b"x" * rng.randrange(size // 4, size * 3 // 4) for _ in range(count)]
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ T0 = TopicPartition("large", 0)
 
 @pytest.mark.long
 async def test_a_topic_with_the_largest_batch_limit_accepts_records_as_large_as_fit_one_message() -> None:
-    source = random.Random(5)
-    values = [source.randbytes(LARGEST - number) for number in range(3)]
+    rng = random.Random(5)
+    values = [rng.randbytes(LARGEST - number) for number in range(3)]
     async with LocalCluster(brokers=3) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic("large", replication_factor=3)
         async with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:

@@ -169,8 +169,8 @@ def test_the_count_of_a_topic_in_a_column_is_fixed_by_the_first_task_that_meets_
 
 def test_a_ledger_without_room_for_another_topic_stays_as_it_is():
     ledger = BatchLedger((1,))
-    source = random.Random(1)
-    while (wanted := ledger.with_count(source.getrandbits(60), 3)) != ledger:
+    rng = random.Random(1)
+    while (wanted := ledger.with_count(rng.getrandbits(60), 3)) != ledger:
         ledger = wanted
     assert len(ledger.encode()) <= 4096
     assert len(ledger.partition_counts) > 200
@@ -179,20 +179,20 @@ def test_a_ledger_without_room_for_another_topic_stays_as_it_is():
 
 @pytest.mark.parametrize("id_bits", [12, 60])
 def test_the_topics_of_a_ledger_leave_room_for_its_tasks_and_for_later_runs(id_bits):
-    stamps, source, count = Stamps(), random.Random(1), 0
-    identity = WriteIdentity("q", 0, source.getrandbits(63))
+    stamps, rng, count = Stamps(), random.Random(1), 0
+    identity = WriteIdentity("q", 0, rng.getrandbits(63))
     ledger = stamps.run(open_batch(identity, {}))
-    for topic_id in source.sample(range(1 << id_bits), 1 << 12):
+    for topic_id in rng.sample(range(1 << id_bits), 1 << 12):
         count = len(ledger.partition_counts)
-        ledger = stamps.run(fix_count(identity, topic_id, source.randint(1, 99), ledger))
+        ledger = stamps.run(fix_count(identity, topic_id, rng.randint(1, 99), ledger))
         if len(ledger.partition_counts) == count:
             break
     assert count > 200
-    tasks = source.sample(range(4000), 4000)
+    tasks = rng.sample(range(4000), 4000)
     for task in tasks[:2000]:
         ledger = ledger.with_proved(task)
     stamps.by_name[identity.ledger_name] = ledger.encode()
-    for attempt in (source.getrandbits(63) for _ in range(ATTEMPTS_MAX)):
+    for attempt in (rng.getrandbits(63) for _ in range(ATTEMPTS_MAX)):
         enter(stamps, attempt, tasks[0], [1])
     assert len(stamps.by_name[identity.ledger_name]) <= 4096
 
@@ -456,7 +456,7 @@ class Task:
         self.is_done = not self._left
 
 
-def run_series(stamps: Stamps, row_count: int, runs: list[tuple[int, bool, bool]], source: random.Random) -> None:
+def run_series(stamps: Stamps, row_count: int, runs: list[tuple[int, bool, bool]], rng: random.Random) -> None:
     """Run a batch several times. Each run divides the same rows among tasks and copies of tasks in two processes.
 
     A run's driver dies after some steps, and its tasks may live on.
@@ -469,24 +469,24 @@ def run_series(stamps: Stamps, row_count: int, runs: list[tuple[int, bool, bool]
             for task in range(count)
         ]
         for of_task in rows:
-            if source.random() < 0.3:
-                source.shuffle(of_task)
+            if rng.random() < 0.3:
+                rng.shuffle(of_task)
         processes: list[list[BatchLedger]] = [[], []]
         tasks = [
-            Task(attempt, task, rows[task], source.choice(processes), finishes=finishes)
+            Task(attempt, task, rows[task], rng.choice(processes), finishes=finishes)
             for task in range(count)
             if rows[task]
         ]
         copies = [
-            Task(attempt, task.task, task.rows[:: source.choice((1, -1))], source.choice(processes), finishes=finishes)
+            Task(attempt, task.task, task.rows[:: rng.choice((1, -1))], rng.choice(processes), finishes=finishes)
             for task in tasks
-            if source.random() < 0.3
+            if rng.random() < 0.3
         ]
-        alive = [task for task in alive if source.random() < 0.3] + tasks + copies
-        for _ in range(source.choice([5, 20, 60, 400])):
+        alive = [task for task in alive if rng.random() < 0.3] + tasks + copies
+        for _ in range(rng.choice([5, 20, 60, 400])):
             if not alive:
                 break
-            task = source.choice(alive)
+            task = rng.choice(alive)
             task.step(stamps, log)
             if task.is_done or task.is_refused:
                 alive.remove(task)
@@ -502,8 +502,8 @@ RUNS = st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.booleans()), min_
 @given(row_count=st.integers(1, 12), runs=RUNS, seed=st.integers(0, 2**32))
 @settings(max_examples=300)
 def test_no_row_is_written_twice_in_any_series_of_runs_of_a_batch(row_count, runs, seed):
-    source = random.Random(seed)
-    run_series(Stamps(lambda: source.random() < 0.8, lambda: source.random() < 0.8), row_count, runs, source)
+    rng = random.Random(seed)
+    run_series(Stamps(lambda: rng.random() < 0.8, lambda: rng.random() < 0.8), row_count, runs, rng)
 
 
 def test_a_cluster_that_enters_tasks_whose_claims_failed_is_found():

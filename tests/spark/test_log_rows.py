@@ -266,8 +266,8 @@ def test_digests_are_equal_exactly_if_the_rows_and_their_order_are(cells, other,
 
 
 def test_many_rows_are_merged_from_files_in_order_and_stably():
-    source = random.Random(3)
-    cells = [{**dict.fromkeys(COLUMNS), "value": b"%d" % number, "n": source.randint(0, 40)} for number in range(3000)]
+    rng = random.Random(3)
+    cells = [{**dict.fromkeys(COLUMNS), "value": b"%d" % number, "n": rng.randint(0, 40)} for number in range(3000)]
     found = options(topic="t", orderColumn="n", batchRecords="100")
     pieces = [cells[start : start + 100] for start in range(0, 3000, 100)]
     result = columnar(pieces, ["value", "n"], found, 20_000, 1 << 19)
@@ -402,15 +402,15 @@ def test_a_large_batch_is_converted_in_pieces(monkeypatch):
 
 def test_rows_and_arrow_batches_give_the_same_records():
     """PySpark 4.0 gives a stream's sink rows, and later versions give it Arrow. A query that is upgraded must get the same digests."""
-    source = random.Random(5)
+    rng = random.Random(5)
     names = ["value", "key", "headers", "at", "n"]
     cells: list[Cell] = [
         {
-            "value": source.choice([None, b"", source.randbytes(5)]),
-            "key": source.choice([None, "", "ключ"]),
-            "headers": source.choice([None, [], [{"key": "a", "value": b"1"}, {"key": "", "value": None}]]),
-            "at": source.choice([None, 0, 1_700_000_000_123_456]),
-            "n": source.randint(-5, 5),
+            "value": rng.choice([None, b"", rng.randbytes(5)]),
+            "key": rng.choice([None, "", "ключ"]),
+            "headers": rng.choice([None, [], [{"key": "a", "value": b"1"}, {"key": "", "value": None}]]),
+            "at": rng.choice([None, 0, 1_700_000_000_123_456]),
+            "n": rng.randint(-5, 5),
         }
         for _ in range(50)
     ]

@@ -52,19 +52,19 @@ def test_a_batch_has_at_most_as_many_messages_as_brokers_accept() -> None:
 
 
 def test_a_batch_of_several_messages_fits_its_bytes_and_a_larger_message_is_alone() -> None:
-    source = random.Random(7)
+    rng = random.Random(7)
     rows: list[QueueRow] = [
         (
             b"q",
             0,
             0,
-            source.randbytes(source.choice([0, 249])),
+            rng.randbytes(rng.choice([0, 249])),
             b"%0249d" % number,
             b"%0200d.%d" % (number, number),
             number,
             1_700_000_000_000 + number,
-            source.randbytes(source.choice([0, 10, 5000, 30_000])),
-            source.choice([b"", HEADERS]),
+            rng.randbytes(rng.choice([0, 10, 5000, 30_000])),
+            rng.choice([b"", HEADERS]),
         )
         for number in range(500)
     ]

@@ -180,17 +180,17 @@ def test_a_message_above_the_limit_of_its_topic_is_refused() -> None:
 
 def test_rows_and_arrow_batches_give_the_same_messages() -> None:
     """PySpark 4.0 gives a stream's sink rows, and later versions give it Arrow. A query that is upgraded must get the same digests."""
-    source = random.Random(5)
+    rng = random.Random(5)
     cells = [
         {
-            "value": source.randbytes(5),
-            "key": source.choice([None, "ключ"]),
-            "id": source.choice([None, f"id {number}"]),
-            "tenant": source.choice([None, "", "acme"]),
-            "priority": source.choice([None, -3, 3]),
-            "not_before": source.choice([None, datetime(2030, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC)]),
-            "headers": source.choice([None, [], [{"key": "a", "value": b"1"}, {"key": "", "value": None}]]),
-            "n": source.randint(-5, 5),
+            "value": rng.randbytes(5),
+            "key": rng.choice([None, "ключ"]),
+            "id": rng.choice([None, f"id {number}"]),
+            "tenant": rng.choice([None, "", "acme"]),
+            "priority": rng.choice([None, -3, 3]),
+            "not_before": rng.choice([None, datetime(2030, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC)]),
+            "headers": rng.choice([None, [], [{"key": "a", "value": b"1"}, {"key": "", "value": None}]]),
+            "n": rng.randint(-5, 5),
         }
         for number in range(50)
     ]

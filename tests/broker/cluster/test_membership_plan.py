@@ -78,16 +78,16 @@ def test_nothing_is_planned_while_joint_or_at_the_target_or_without_voters():
 
 @pytest.mark.parametrize("seed", range(200))
 def test_following_the_plan_reaches_any_target_without_ever_having_fewer_voters_than_wanted(seed):
-    source = random.Random(seed)
+    rng = random.Random(seed)
     ids = range(1, 10)
-    membership = Membership(tuple(sorted(source.sample(ids, source.choice((1, 3, 5))))))
-    voters = source.sample(ids, source.choice((1, 2, 3, 5)))
-    learners = [i for i in ids if i not in voters and source.random() < 0.2]
-    wanted = target(voters, learners, [i for i in ids if source.random() < 0.3])
+    membership = Membership(tuple(sorted(rng.sample(ids, rng.choice((1, 3, 5))))))
+    voters = rng.sample(ids, rng.choice((1, 2, 3, 5)))
+    learners = [i for i in ids if i not in voters and rng.random() < 0.2]
+    wanted = target(voters, learners, [i for i in ids if rng.random() < 0.3])
     least = min(len(membership.voters), len(voters))
     caught_up = set()
     for _ in range(60):
-        caught_up = (caught_up | {i for i in membership.learners if source.random() < 0.5}) & set(membership.learners)
+        caught_up = (caught_up | {i for i in membership.learners if rng.random() < 0.5}) & set(membership.learners)
         change = plan_change(membership, wanted, caught_up)
         if change is not None:
             assert all(r in caught_up for op, r in change.steps if op is MembershipOp.ADD_VOTER)
@@ -296,8 +296,8 @@ class Replicated:
     Its leader changes, and a leader's metadata may lack the last changes.
     """
 
-    def __init__(self, source, count):
-        self.source, self.count = source, count
+    def __init__(self, rng, count):
+        self.rng, self.count = rng, count
         self.log = MetadataLog(nodes=count + 2)
         self.log.run(mc.CreateTopic("t", "log", count, {}, (mc.PartitionPlan(tuple(range(1, count + 1))),)))
         self.membership = Membership(tuple(replica.replica_id for replica in self.view.replicas))
@@ -311,7 +311,7 @@ class Replicated:
     def leaders_view(self):
         if self.view != self.views[-1]:
             self.views.append(self.view)
-        return self.source.choice(self.views[-4:]) if self.source.random() < 0.4 else self.view
+        return self.rng.choice(self.views[-4:]) if self.rng.random() < 0.4 else self.view
 
     @property
     def rows(self):
@@ -319,21 +319,21 @@ class Replicated:
 
     def suffer(self):
         """Lose a disk, remove a node, move a replica, or create missing replicas. Such a command is often refused."""
-        what = self.source.random()
-        node_id = self.source.choice(self.rows).node_id
+        what = self.rng.random()
+        node_id = self.rng.choice(self.rows).node_id
         node = self.log.state.node(node_id)
         wanted = [replica.node_id for replica in self.view.replicas]
         others = [node.node_id for node in self.log.state.nodes() if node.node_id not in wanted]
         if what < 0.12 and node is not None and node.state != "removed":
-            self.log.run(register(f"u{self.source.random()}", node_id, replaces_lost=True))
+            self.log.run(register(f"u{self.rng.random()}", node_id, replaces_lost=True))
         elif what < 0.18:
             self.log.run(mc.RemoveNode(node_id, is_forced=True))
-            self.log.run(register(f"u{self.source.random()}"))
+            self.log.run(register(f"u{self.rng.random()}"))
         elif what < 0.26 and wanted:
-            wanted[self.source.randrange(len(wanted))] = self.source.choice(others)
+            wanted[self.rng.randrange(len(wanted))] = self.rng.choice(others)
             self._set(wanted)
         elif what < 0.6 and len(wanted) < self.count:
-            self._set([*wanted, *self.source.sample(others, self.count - len(wanted))])
+            self._set([*wanted, *self.rng.sample(others, self.count - len(wanted))])
 
     def _set(self, node_ids):
         self.log.run(mc.SetReplicas(1, tuple(node_ids), self.view.revision))
@@ -341,13 +341,13 @@ class Replicated:
     def follow(self):
         """Apply one change of the group, if one is due and none is under way. Return the voters that decide."""
         if self.membership.is_joint:
-            if self.source.random() < 0.7:
+            if self.rng.random() < 0.7:
                 self.membership = leave_joint(self.membership)
         else:
-            caught_up = {i for i in self.membership.learners if self.source.random() < 0.5}
+            caught_up = {i for i in self.membership.learners if self.rng.random() < 0.5}
             change = plan_change(self.membership, partition_target(self.leaders_view()), caught_up)
             is_refused = change is None or change.revision < self.membership.revision
-            if not is_refused and self.source.random() < 0.6:
+            if not is_refused and self.rng.random() < 0.6:
                 self.membership = apply_change(self.membership, change)
         return [half for half in (self.membership.voters, self.membership.outgoing) if half]
 
@@ -362,7 +362,7 @@ class Replicated:
             )  # the group is closed to older wishes
         elif not membership.is_joint:
             self.reported += [replica.replica_id for replica in left]
-        for replica_id in [i for i in self.reported if self.source.random() < 0.4]:
+        for replica_id in [i for i in self.reported if self.rng.random() < 0.4]:
             self.reported.remove(replica_id)
             self.log.run(mc.RemoveReplica(1, replica_id))
 
@@ -372,14 +372,14 @@ def test_a_reported_healthy_majority_exists_whichever_replicas_vote(seed):
     """Disks are lost repeatedly, nodes removed, replicas moved. Without closing the group to older targets, a leader with older metadata
     would add a replica that was reported as left in the last seeds.
     """
-    source = random.Random(seed)
-    partition = Replicated(source, source.choice((1, 3, 3, 5)))
+    rng = random.Random(seed)
+    partition = Replicated(rng, rng.choice((1, 3, 3, 5)))
     said = 0
     for _ in range(80):
         partition.suffer()
         deciding = partition.follow()
         of = {replica.replica_id: replica for replica in partition.rows}
-        down = {node.node_id for node in partition.log.state.nodes() if source.random() < 0.2}
+        down = {node.node_id for node in partition.log.state.nodes() if rng.random() < 0.2}
         gone = {i for i, replica in of.items() if replica.node_id in down}
         is_healthy = healthy_without(partition.view, gone)
         said += is_healthy

@@ -41,12 +41,12 @@ from tests.support.broker.queues import put, queue_topic
 async def serving():
     async with running() as node:
         node = cast("Any", node)  # it gets what an HttpHost has besides
-        source = random.Random(1)
+        rng = random.Random(1)
         node.version = "1.2.3"
-        node.transport = PeerTransport(node.loop, node.limits, node.timing, source.random)
+        node.transport = PeerTransport(node.loop, node.limits, node.timing, rng.random)
         node.client_address_of = str
         node.engine = Engine(
-            node.loop, node, node.store, ThreadPools.shared(cast("Any", None)), node.transport, None, WallClock(), source, source.random,
+            node.loop, node, node.store, ThreadPools.shared(cast("Any", None)), node.transport, None, WallClock(), rng, rng.random,
             node.limits, node.timing,
         )  # fmt: skip
         node.engine.replicas = node.replicas
