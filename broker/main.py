@@ -72,9 +72,9 @@ def run_broker(loaded: LoadedConfig) -> int:
     try:
         tracing = _start_tracing(config)
     except MissingExtraError as error:
-        return _complain(str(error), EXIT_MACHINE)
+        return _print_error(str(error), EXIT_MACHINE)
     except ValueError as error:
-        return _complain(str(error), EXIT_USAGE)
+        return _print_error(str(error), EXIT_USAGE)
     try:
         return _run(loaded, tracing)
     finally:
@@ -100,19 +100,21 @@ def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
         config.data_dir.mkdir(parents=True, exist_ok=True)
         lock = _lock(config.data_dir)
     except BlockingIOError:
-        return _complain(f"data directory {config.data_dir}: another broker (or raftmq doctor) uses it", EXIT_REFUSED)
+        return _print_error(
+            f"data directory {config.data_dir}: another broker (or raftmq doctor) uses it", EXIT_REFUSED
+        )
     except OSError as error:
-        return _complain(f"cannot use data directory {config.data_dir}: {error.strerror}", EXIT_MACHINE)
+        return _print_error(f"cannot use data directory {config.data_dir}: {error.strerror}", EXIT_MACHINE)
     for key in ("listen", "peer_listen", "http_listen", "data_listen"):
         address = getattr(config, key)
         problem = _why_not(str(address)) if address is not None else None
         if problem is not None:
             option = f"--{key.replace('_', '-')}" if key != "data_listen" else "--set data_listen"
-            return _complain(f"cannot listen on {problem}; choose another with {option}", EXIT_MACHINE)
+            return _print_error(f"cannot listen on {problem}; choose another with {option}", EXIT_MACHINE)
     _raise_file_limit()
     problem = why_process_is_too_small(config.map_bytes, replica_file_count(config.data_dir))
     if problem is not None:
-        return _complain(problem, EXIT_MACHINE)
+        return _print_error(problem, EXIT_MACHINE)
     _tune_allocator()
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     gc.freeze()  # the modules
@@ -120,9 +122,9 @@ def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(loaded, tracing))
     except VolumeFullError as error:
-        return _complain(str(error), EXIT_MACHINE)
+        return _print_error(str(error), EXIT_MACHINE)
     except (RegistryError, ReplicaStorageError) as error:
-        return _complain(f"{error}; raftmq doctor {config.data_dir} says more", EXIT_BAD_DATA)
+        return _print_error(f"{error}; raftmq doctor {config.data_dir} says more", EXIT_BAD_DATA)
     finally:
         lock.close()
 
@@ -171,11 +173,11 @@ async def _serve(loaded: LoadedConfig, tracing: Tracing | None) -> int:
     except asyncio.CancelledError:
         pass
     except RequestError as error:
-        code = _complain(str(error), EXIT_USAGE if error.code == pb.NOT_FORMED else EXIT_REFUSED)
+        code = _print_error(str(error), EXIT_USAGE if error.code == pb.NOT_FORMED else EXIT_REFUSED)
         await node.stop()
         return code
     except OSError as error:
-        code = _complain(str(error), EXIT_MACHINE)
+        code = _print_error(str(error), EXIT_MACHINE)
         await node.stop()
         return code
     await node.wait_stopped()
@@ -197,7 +199,7 @@ def _bound_end(seconds: float) -> None:
     timer.start()
 
 
-def _complain(sentence: str, exit_code: int) -> int:
+def _print_error(sentence: str, exit_code: int) -> int:
     print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201
     return exit_code
 

@@ -27,9 +27,9 @@ from raftmq.broker.cluster.controller import Controller
 from raftmq.broker.cluster.disk_watch import DiskWatch
 from raftmq.broker.cluster.leadership_drain import drain_leadership
 from raftmq.broker.cluster.metadata_replica import MetadataReplica
-from raftmq.broker.cluster.node_readiness import NodeReadiness
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.cluster.peer_events import PeerEvents
+from raftmq.broker.cluster.peer_readiness import PeerReadiness
 from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.cluster.replica_manager import ReplicaManager
 from raftmq.broker.cluster.runtime_config import RuntimeConfig
@@ -141,7 +141,7 @@ class Node:
         self.data_port = parts.data_port(self.view, self.grpc)
         reporter = DamageReporter(self.view, forwarder, self.grpc.nodes)
         self.reconciler = Reconciler(self.view, reporter, config.metadata_voters)
-        self.controller = Controller(self.view, NodeReadiness(self.loop, self.grpc.calls), self.grpc.sizes)
+        self.controller = Controller(self.view, PeerReadiness(self.loop, self.grpc.calls), self.grpc.sizes)
         self.upkeep = Upkeep(
             self.engine,
             self.store,
@@ -150,7 +150,7 @@ class Node:
             self.replicas,
             self._metadata,
             self.partitions,
-            self.reconciler.retained_from_index,
+            self.reconciler.deletable_through_index,
             storage.disk.is_short,
             self.supervisor,
         )

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Annotated
 
 import typer
-from raftmq.cli.ask import run_admin
+from raftmq.cli.admin_calls import run_admin
 from raftmq.cli.broker import ConfigFileOption, SetOption, load
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question

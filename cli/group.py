@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
-from raftmq.cli.ask import run_admin
+from raftmq.cli.admin_calls import run_admin
 from raftmq.cli.completion import complete_group, complete_topic
 from raftmq.cli.durations import format_duration
 from raftmq.cli.examples import examples

@@ -7,7 +7,7 @@ import sys
 from typing import Annotated
 
 import typer
-from raftmq.cli.ask import run_admin
+from raftmq.cli.admin_calls import run_admin
 from raftmq.cli.durations import DAY_SECONDS, Duration, DurationRange, format_duration
 from raftmq.cli.exit_codes import reported
 from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, YesOption, confirm

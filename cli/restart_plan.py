@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from raftmq.cli.ask import run_admin
+from raftmq.cli.admin_calls import run_admin
 from raftmq.cli.cluster_health import exit_code, problems_of
 from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table

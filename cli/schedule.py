@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.ask import run_admin
+from raftmq.cli.admin_calls import run_admin
 from raftmq.cli.completion import complete_schedule
 from raftmq.cli.durations import DurationRange, format_duration
 from raftmq.cli.examples import examples

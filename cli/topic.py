@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.ask import run_admin
+from raftmq.cli.admin_calls import run_admin
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber

@@ -41,7 +41,7 @@ def set_balancing(tables: MetadataTables, command: SetBalancing) -> Done | Rejec
     }
     if changes:
         tables.update_cluster(**changes)
-        tables.note_wish()
+        tables.record_layout_change()
     if command.rebalance == REBALANCE_REPLICAS:
         _unpin_all(tables)
     return Done(tables.cluster.revision)

@@ -219,28 +219,28 @@ class MetadataTables:
     def put_node(self, node: NodeView) -> None:
         """Insert or replace a node's row."""
         self._touch()
-        self.note_wish()
+        self.record_layout_change()
         old = self._nodes.get(node.node_id)
         if old is not None:
             self._drop_node_indexes(old)
         self._nodes.put(node.node_id, node)
         self._ordered_nodes = None
-        self.group_changes.note(METADATA_GROUP)
+        self.group_changes.record(METADATA_GROUP)
         self._add_node_indexes(node)
 
     def retire_uuid(self, uuid: str, retired: RetiredUuid) -> None:
         """Refuse a uuid permanently."""
         self._touch()
         self._retired_uuids.put(uuid, retired)
-        self.group_changes.note(METADATA_GROUP)
+        self.group_changes.record(METADATA_GROUP)
 
     def put_topic(self, topic: TopicView) -> None:
         """Insert or replace a topic's row."""
         self._touch()
-        self.note_wish()
+        self.record_layout_change()
         old = self._topics.get(topic.topic_id)
         self._topics.put(topic.topic_id, topic)
-        self._note_topic(topic.topic_id)
+        self._record_topic(topic.topic_id)
         if old is None or old.replication_factor != topic.replication_factor:
             for group_id in topic.group_ids:
                 self._index_short(self._partitions.by_key[group_id])
@@ -249,17 +249,17 @@ class MetadataTables:
     def delete_topic(self, topic: TopicView) -> None:
         """Remove a topic with all its partitions."""
         self._touch()
-        self.note_wish()
+        self.record_layout_change()
         for group_id in topic.group_ids:
             partition = self._partitions.by_key[group_id]
             self._drop_partition_indexes(partition)
             self._partitions.delete(group_id)
-            self.group_changes.note(group_id)
+            self.group_changes.record(group_id)
         for recovery in self.recoveries():
             if recovery.topic_id == topic.topic_id:
                 self.delete_recovery(recovery.group_id)
         self._topics.delete(topic.topic_id)
-        self._note_topic(topic.topic_id)
+        self._record_topic(topic.topic_id)
         del self._topic_by_name[topic.name]
 
     def put_partition(self, partition: PartitionView) -> None:
@@ -270,14 +270,14 @@ class MetadataTables:
         if old is not None:
             self._drop_partition_indexes(old)
         self._partitions.put(partition.group_id, partition)
-        self._note_group(partition.group_id)
+        self._record_group(partition.group_id)
         self._add_partition_indexes(partition)
 
     def replace_partition(self, topic: TopicView, old: PartitionView, new: PartitionView) -> None:
         """Replace a partition's group by another one. The old group id then belongs to no partition."""
         self._drop_partition_indexes(old)
         self._partitions.delete(old.group_id)
-        self._note_group(old.group_id)
+        self._record_group(old.group_id)
         self.put_partition(new)
         group_ids = tuple(new.group_id if one == old.group_id else one for one in topic.group_ids)
         self.put_topic(msgspec.structs.replace(topic, group_ids=group_ids, revision=self.index))
@@ -294,12 +294,12 @@ class MetadataTables:
         """Insert a recovery's row."""
         self._touch()
         self._recoveries.put(recovery.group_id, recovery)
-        self._note_group(recovery.group_id)
+        self._record_group(recovery.group_id)
 
     def delete_recovery(self, group_id: int) -> None:
         """Delete a recovery's row."""
         self._touch()
-        self._note_group(group_id)
+        self._record_group(group_id)
         self._recoveries.delete(group_id)
 
     # --------------------------------------------------------------------------------------------------------------- rows
@@ -334,9 +334,9 @@ class MetadataTables:
         self._given_up_groups.clear()
         self._pinned_groups.clear()
         self._ordered_nodes = self._ordered_topics = None
-        self.group_changes.note_all()
-        self.topic_changes.note_all()
-        self.note_wish()
+        self.group_changes.record_all()
+        self.topic_changes.record_all()
+        self.record_layout_change()
         for node in self._nodes.by_key.values():
             self._add_node_indexes(node)
         for partition in self._partitions.by_key.values():
@@ -352,23 +352,23 @@ class MetadataTables:
         """Count on from the versions of the tables that these replace, so that no version repeats."""
         self.layout_version += before.layout_version
         self.wishes_version += before.wishes_version
-        self.group_changes.note_all(before.group_changes.version)
-        self.topic_changes.note_all(before.topic_changes.version)
+        self.group_changes.record_all(before.group_changes.version)
+        self.topic_changes.record_all(before.topic_changes.version)
 
-    def note_wish(self) -> None:
+    def record_layout_change(self) -> None:
         """Record that the wished layout may have changed."""
         self.layout_version += 1
         self.wishes_version += 1
 
-    def _note_topic(self, topic_id: int) -> None:
+    def _record_topic(self, topic_id: int) -> None:
         self._ordered_topics = None
-        self.topic_changes.note(topic_id)
+        self.topic_changes.record(topic_id)
 
-    def _note_group(self, group_id: int) -> None:
-        self.group_changes.note(group_id)
+    def _record_group(self, group_id: int) -> None:
+        self.group_changes.record(group_id)
         recovery = self._recoveries.get(group_id)
         if recovery is not None:
-            self.group_changes.note(recovery.old_group_id)  # its files are needed until the new group has them
+            self.group_changes.record(recovery.old_group_id)  # its files are needed until the new group has them
 
     def _add_node_indexes(self, node: NodeView) -> None:
         if node.state != "removed":

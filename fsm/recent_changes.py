@@ -24,7 +24,7 @@ class RecentChanges(Generic[KeyT]):
         self._versions: dict[KeyT, int] = {}
         """The version of the last change of each key. The newest is last."""
 
-    def note(self, key: KeyT) -> None:
+    def record(self, key: KeyT) -> None:
         """Record that a key was added, replaced or removed."""
         self.version += 1
         self._versions.pop(key, None)
@@ -33,7 +33,7 @@ class RecentChanges(Generic[KeyT]):
             oldest = next(iter(self._versions))
             self._complete_after = self._versions.pop(oldest)
 
-    def note_all(self, version_before: int = 0) -> None:
+    def record_all(self, version_before: int = 0) -> None:
         """Record that any key may have changed. Count on from the version of another record that this one replaces."""
         self.version = 1 + max(self.version, version_before)
         self._complete_after = self.version

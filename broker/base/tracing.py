@@ -94,7 +94,7 @@ class Tracing:
 
     @contextmanager
     def call(self, method: str, metadata: Iterable[tuple[str, str | bytes]] = ()) -> Iterator[None]:
-        """Answer a call within its span, if it has one. `note_outcome` and `note` add to it."""
+        """Answer a call within its span, if it has one. `record_outcome` and `add_attributes` add to it."""
         span = self.begin(method, metadata)
         if span is None:
             yield
@@ -113,15 +113,15 @@ class Tracing:
             yield
 
     @staticmethod
-    def note_outcome(code: str) -> None:
-        """Note the outcome of the active call."""
+    def record_outcome(code: str) -> None:
+        """Record the outcome of the active call."""
         span = trace.get_current_span()
         if code != _OK and span.is_recording():
             span.set_attribute("error.type", code)
             span.set_status(Status(StatusCode.ERROR, code))
 
     @staticmethod
-    def note(attributes: Callable[[], Attributes]) -> None:
+    def add_attributes(attributes: Callable[[], Attributes]) -> None:
         """Add attributes to the span of the active call, which are computed only if there is one."""
         span = trace.get_current_span()
         if span.is_recording():

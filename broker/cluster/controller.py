@@ -33,7 +33,7 @@ from raftmq.broker.cluster.layout import (
     refusal_of_move,
 )
 from raftmq.broker.cluster.leader_placement import LeaderPlacement, LeadersHost
-from raftmq.broker.cluster.node_readiness import NodeReadiness
+from raftmq.broker.cluster.peer_readiness import PeerReadiness
 from raftmq.broker.cluster.stability import Stability
 from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.broker.replica.replica import Replica
@@ -114,7 +114,7 @@ class SizeSource(Protocol):
 class Controller:
     """Moves replicas while its node leads the metadata group, and leaderships of the groups that its node leads."""
 
-    def __init__(self, host: ControllerHost, readiness: NodeReadiness, sizes: SizeSource) -> None:
+    def __init__(self, host: ControllerHost, readiness: PeerReadiness, sizes: SizeSource) -> None:
         self._host = host
         self._readiness = readiness
         self.leaders = LeaderPlacement(host, readiness)

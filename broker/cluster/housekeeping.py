@@ -47,18 +47,18 @@ class Housekeeping:
         replicas: ReplicaManager,
         metadata: MetadataReplica,
         partitions: Mapping[GroupId, Partition],
-        retained_from_index: Callable[[Replica[StateMachine]], LogIndex | None],
+        deletable_through_index: Callable[[Replica[StateMachine]], LogIndex | None],
         timing: Timing,
         supervisor: Supervisor,
     ) -> None:
-        """Take `retained_from_index`, which returns the last index of a led group that may be deleted without cutting off a learner."""
+        """Take `deletable_through_index`, which returns the last index of a led group that may be deleted without cutting off a learner."""
         self._engine = engine
         self._store = store
         self._readers = readers
         self._replicas = replicas
         self._metadata = metadata
         self._partitions = partitions
-        self._spared_index = retained_from_index
+        self._deletable_through_index = deletable_through_index
         self._timing = timing
         self._step = partial(supervisor.step, Work.HOUSEKEEPING)
         self._postponed_throttle = LogThrottle()
@@ -104,9 +104,9 @@ class Housekeeping:
         await partition.maintain()
         index = await partition.truncation_index()
         replica = partition.replica
-        spared = self._spared_index(replica)
-        if index is not None and spared is not None:
-            index = min(index, spared)
+        deletable_through = self._deletable_through_index(replica)
+        if index is not None and deletable_through is not None:
+            index = min(index, deletable_through)
         if index is not None and not replica.is_closed:
             self._engine.commits.flush_state(replica)
             await self._engine.commits.truncate(replica, index)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.cluster.node_readiness import NodeReadiness
+from raftmq.broker.cluster.peer_readiness import PeerReadiness
 from raftmq.broker.cluster.replication_health import ReplicationHealth, lagging_voters
 from raftmq.broker.cluster.stability import Stability
 from raftmq.broker.replica.replica import Replica
@@ -68,7 +68,7 @@ class LeadersHost(Protocol):
 class LeaderPlacement:
     """Transfers leaderships of one node."""
 
-    def __init__(self, host: LeadersHost, readiness: NodeReadiness) -> None:
+    def __init__(self, host: LeadersHost, readiness: PeerReadiness) -> None:
         self._host = host
         self._readiness = readiness
         self._tried_at: dict[GroupId, float] = {}
@@ -87,7 +87,7 @@ class LeaderPlacement:
         }
         room = host.limits.leader_transfers_max
         if is_draining:
-            await self._hand_over_metadata(metadata)
+            await self._offer_metadata(metadata)
         elif not metadata.balancing.may_move_leaders or not host.stability.is_calm:
             return
         self._find_candidates(metadata, is_draining=is_draining)
@@ -150,7 +150,7 @@ class LeaderPlacement:
         log.info("leadership_offered", group_id=replica.group_id, replica_id=target)
         return True
 
-    async def _hand_over_metadata(self, metadata: Metadata) -> None:
+    async def _offer_metadata(self, metadata: Metadata) -> None:
         """Offer the leadership of the metadata group to a voter on a broker that stays."""
         replica = self._host.metadata
         if not replica.is_leader or METADATA_GROUP_ID in self._tried_at:

@@ -31,7 +31,7 @@ class OtherClusters:
         """By address: the last time, and the answer."""
         self._throttle = LogThrottle()
 
-    def note(self, address: str, said: str) -> None:
+    def record(self, address: str, said: str) -> None:
         """Record that another cluster was met at this address, or claims to be there."""
         address, said = address[:_TEXT_CHARACTERS_MAX], said[:_TEXT_CHARACTERS_MAX]
         if address not in self._met and len(self.addresses()) >= ADDRESSES_MAX:

@@ -190,7 +190,7 @@ class PeerDirectory:
         if not cluster_id:
             return NOT_FORMED_REASON
         if hello.cluster_id != cluster_id:
-            self.other_clusters.note(
+            self.other_clusters.record(
                 hello.address or "an unknown address",
                 f"it is of cluster {hello.cluster_id} and connects to this broker",
             )

@@ -55,7 +55,7 @@ class PeerEvents:
 
     def on_other_cluster(self, address: str, said: str) -> None:
         """See `PeerHandler`."""
-        self._peers.other_clusters.note(address, said)
+        self._peers.other_clusters.record(address, said)
 
     def on_stale(self, node_id: NodeId, reason: str) -> None:
         """See `PeerHandler`."""

@@ -21,7 +21,7 @@ class NodeAsker(Protocol):
         ...
 
 
-class NodeReadiness:
+class PeerReadiness:
     """The readiness of other nodes by their own account: a full disk, a wrong clock, replicas that do not serve yet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, asker: NodeAsker) -> None:

@@ -161,7 +161,7 @@ class Reconciler:
     def _step(self) -> AbstractContextManager[None]:
         return self._host.supervisor.step(Work.RECONCILER)
 
-    def retained_from_index(self, replica: Replica[StateMachine]) -> LogIndex | None:
+    def deletable_through_index(self, replica: Replica[StateMachine]) -> LogIndex | None:
         """Return the last index that may be deleted from a led group's log without cutting off a learner that is catching up.
 
         None means that there is no such learner, or that the oldest has used up its time and needs another snapshot.

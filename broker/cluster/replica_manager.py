@@ -391,7 +391,7 @@ class ReplicaManager:
         trouble = self._troubles.get(key)
         if trouble is None or trouble.is_over(now):
             trouble = self._troubles[key] = Trouble(key, now, self._was_served(key))
-        trouble.note(reason, f"{type(error).__name__}: {error}", now)
+        trouble.record(reason, f"{type(error).__name__}: {error}", now)
         if reason is NotServedReason.FAILING:
             self._supervisor.record_failure(Work.REPLICAS, error)
         if self._throttle.is_due((key, reason)):

@@ -76,7 +76,7 @@ class Trouble:
     served_at: float | None = None
     """Time since which it is served again. None while it is not."""
 
-    def note(self, reason: NotServedReason, message: str, now: float) -> None:
+    def record(self, reason: NotServedReason, message: str, now: float) -> None:
         """Record a failure."""
         self.reason, self.message = reason, message
         self.attempts += 1

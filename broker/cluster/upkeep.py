@@ -32,15 +32,15 @@ class Upkeep:
         replicas: ReplicaManager,
         metadata: MetadataReplica,
         partitions: Mapping[GroupId, Partition],
-        retained_from_index: Callable[[Replica[StateMachine]], LogIndex | None],
+        deletable_through_index: Callable[[Replica[StateMachine]], LogIndex | None],
         is_disk_short: Callable[[], bool],
         supervisor: Supervisor,
     ) -> None:
-        """Create the parts. `retained_from_index` is explained at `Housekeeping`, `is_disk_short` at `SpaceReturn`."""
+        """Create the parts. `deletable_through_index` is explained at `Housekeeping`, `is_disk_short` at `SpaceReturn`."""
         self._supervisor = supervisor
         timing = engine.timing
         self.housekeeping = Housekeeping(
-            engine, store, threads, replicas, metadata, partitions, retained_from_index, timing, supervisor
+            engine, store, threads, replicas, metadata, partitions, deletable_through_index, timing, supervisor
         )
         self.space_return = SpaceReturn(engine, store, threads, replicas, is_disk_short, timing, supervisor)
         rate = engine.limits.scrub_bytes_per_second

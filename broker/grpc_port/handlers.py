@@ -69,7 +69,7 @@ def _ended(metrics: RequestMetrics, method: str, code: str, started: float) -> N
     seconds = time.perf_counter() - started
     metrics.observe(method, code, seconds)
     if metrics.tracing is not None:
-        metrics.tracing.note_outcome(code)
+        metrics.tracing.record_outcome(code)
     if seconds >= metrics.slow.threshold_seconds:
         metrics.slow.report(method, code, seconds)
 

@@ -66,7 +66,7 @@ class PartitionRetention:
         self._partition = partition
         self._host = host
         self._store = store
-        self._marks: SizeIndex | None = None
+        self._size_index: SizeIndex | None = None
         """Byte counts at offsets. None unless the topic is bounded by size."""
         self._oldest: tuple[int, int] | None = None
         """(log start offset, append time of the entry that holds it)."""
@@ -74,13 +74,13 @@ class PartitionRetention:
 
     def on_applied(self, entry: Entry, result: object) -> None:
         """Record an applied entry. The replica calls this for each one."""
-        if self._marks is not None and entry.record_count:
+        if self._size_index is not None and entry.record_count:
             machine = self._partition.replica.state_machine
-            self._marks.applied(machine.next_offset, machine.appended_bytes)
+            self._size_index.applied(machine.next_offset, machine.appended_bytes)
 
     def on_restored(self) -> None:
         """Forget everything remembered of the log, because a snapshot replaced the state."""
-        self._marks = None
+        self._size_index = None
         self._oldest = None
 
     async def enforce(self) -> None:
@@ -125,20 +125,22 @@ class PartitionRetention:
         partition = self._partition
         start, machine = partition.log_start_offset, partition.replica.state_machine
         if retention_bytes < 0:
-            self._marks = None
+            self._size_index = None
             return start
-        if self._marks is None or self._marks.retention_bytes != retention_bytes:
-            self._marks = SizeIndex(retention_bytes, machine.applied_index, machine.next_offset, machine.appended_bytes)
-        marks = self._marks
-        if not marks.is_complete:
+        if self._size_index is None or self._size_index.retention_bytes != retention_bytes:
+            self._size_index = SizeIndex(
+                retention_bytes, machine.applied_index, machine.next_offset, machine.appended_bytes
+            )
+        size_index = self._size_index
+        if not size_index.is_complete:
             step = await partition.in_thread(
-                marks.read_back,
+                size_index.read_back,
                 lambda index: self._store.header(partition.replica.key, index),
                 LogIndex(partition.replica.log_start.index + 1),
                 start,
                 machine.appended_bytes,
             )
-            if marks is not self._marks:
+            if size_index is not self._size_index:
                 return start
-            marks.take_back(*step)
-        return marks.trim_target(partition.log_start_offset, machine.appended_bytes) or start
+            size_index.take_back(*step)
+        return size_index.trim_target(partition.log_start_offset, machine.appended_bytes) or start

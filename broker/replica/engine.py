@@ -47,8 +47,8 @@ from raftmq.broker.replica.recent_entries import RecentEntriesBudget
 from raftmq.broker.replica.replica import THROTTLE_RETRY_MS, Replica
 from raftmq.broker.replica.replica_log import ReplicaLog
 from raftmq.broker.replica.row_loads import RowLoads
+from raftmq.broker.replica.snapshot_receiver import SnapshotReceiver, memory_spools
 from raftmq.broker.replica.snapshot_rows import StagedRows
-from raftmq.broker.replica.snapshot_streams import SnapshotReceiver, memory_spools
 from raftmq.broker.replica.snapshots import Snapshots
 from raftmq.broker.replica.stall_aware_timers import StallAwareTimers
 from raftmq.broker.replica.thread_pools import ThreadPools

@@ -92,9 +92,9 @@ class LeadershipTable:
     def forget(self, group_id: GroupId) -> None:
         """Forget a deleted group."""
         if self._rows.pop(group_id, None) is not None:
-            self.changes.note(group_id)
+            self.changes.record(group_id)
         self._heard_at.pop(group_id, None)
 
     def _note(self, group_id: GroupId) -> None:
-        self.changes.note(group_id)
+        self.changes.record(group_id)
         self._on_change(group_id)

@@ -1,6 +1,6 @@
 """Handle the snapshots of groups: describe one, send it to a replica that is too far behind, and install one here.
 
-While a snapshot is installed nothing else of its group moves. `snapshot_sender` and `snapshot_streams` implement the streams. Source: Ongaro's thesis
+While a snapshot is installed nothing else of its group moves. `snapshot_sender` and `snapshot_receiver` implement the streams. Source: Ongaro's thesis
 5.1-5.3. A snapshot of a partition has two positions: the point after which its log starts, and the index of its derived state.
 """
 

@@ -137,7 +137,7 @@ class LogService:
             seconds = time.perf_counter() - started_at
             if self._metrics.tracing is not None:
                 attributes = partial(self._appends.span_attributes, request, begun, started_at, started_at + seconds)
-                self._metrics.tracing.note(attributes)
+                self._metrics.tracing.add_attributes(attributes)
             if seconds >= self._metrics.slow.threshold_seconds:
                 self._metrics.slow.report_append(APPEND.name, outcome, started_at, seconds, proposals(begun))
         return response

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.ask import run_admin, run_question
+from raftmq.cli.admin_calls import run_admin, run_question
 from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import COUNT_MAX, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption

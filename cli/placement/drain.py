@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from raftmq.cli.ask import run_admin, run_question
+from raftmq.cli.admin_calls import run_admin, run_question
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported
 from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
 from raftmq.cli.output import Output, OutputOption, print_json, print_table

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from raftmq.cli.ask import run_admin, run_question
+from raftmq.cli.admin_calls import run_admin, run_question
 from raftmq.cli.completion import complete_topic
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from raftmq.cli.ask import run_admin, run_question
+from raftmq.cli.admin_calls import run_admin, run_question
 from raftmq.cli.options import confirm
 from raftmq.cli.output import Output, counted, print_json, print_table
 from raftmq.cli.placement.moves_text import PLAN_COLUMNS, more_than_shown, moves_json, plan_rows

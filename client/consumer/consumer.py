@@ -168,7 +168,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._resolver = Resolver(bootstrap_servers, transport, cluster_id=cluster_id)
         self._data = asyncio.Event()
         self._defect = _Defect(self._data.set)
-        self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._defect.note, group_id or "")
+        self._fetcher = Fetcher(self._resolver, limits, self._data.set, self._defect.record, group_id or "")
         self._hand_out = RecordBuffer(key_deserializer, value_deserializer)
         self._assignment = Assignment(
             group,
@@ -181,7 +181,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             self._reset_time,
             self._timeout_seconds,
             self._data.set,
-            self._defect.note,
+            self._defect.record,
         )
         self._unawaited: set[asyncio.Task[None]] = set()
         self._reader: asyncio.Task[object] | None = None
@@ -714,7 +714,7 @@ class _Defect:
         """The first error, or None."""
         self._wake = wake
 
-    def note(self, error: BaseException) -> None:
+    def record(self, error: BaseException) -> None:
         """Store the first error, and wake the reader."""
         self.error = self.error or error
         self._wake()

@@ -39,7 +39,7 @@ class FailureReports:
         self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
         self._known: set[tuple[str, str]] = set()  # topics and error classes that were logged
 
-    def note(self, record: Record, attempt: Attempt, failure: Failure, retry_after_seconds: float | None) -> None:
+    def report(self, record: Record, attempt: Attempt, failure: Failure, retry_after_seconds: float | None) -> None:
         """Report a failed attempt. The first failure of each kind is always logged; the others at a bounded rate."""
         if failure.is_retry and retry_after_seconds is not None:
             data = (record.topic, record.partition, record.offset, attempt.number, retry_after_seconds)

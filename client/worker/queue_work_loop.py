@@ -269,7 +269,7 @@ class QueueWorkLoop:
             is_kept = await lease.release(None if after is None else after * 1000, error=text)
         self.counters.retries_total += is_kept
         self.counters.dead_letters_total += not is_kept
-        self._reports.note(record, attempt, failure, (failure.retry_after_seconds or 0.0) if is_kept else None)
+        self._reports.report(record, attempt, failure, (failure.retry_after_seconds or 0.0) if is_kept else None)
 
 
 async def _all_ended(tasks: Collection[asyncio.Task[None]]) -> None:

@@ -415,7 +415,7 @@ class WorkLoop(RebalanceListener):
         if self._tracing is not None and not failure.is_retry:
             self._tracing.fail_active(failure.error, failure.message, failure.exception)
         seconds = self._retries.wait_seconds(failure, job.attempts, self._rng)
-        self._reports.note(job.record, self._attempt(job), failure, seconds)
+        self._reports.report(job.record, self._attempt(job), failure, seconds)
         if seconds is None:
             self._give_up(job, failure)
         elif job.work.state is WorkState.HELD or (

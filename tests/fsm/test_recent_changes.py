@@ -10,7 +10,7 @@ from raftmq.fsm.recent_changes import RecentChanges
 def test_a_key_is_returned_once_however_often_it_changed() -> None:
     changes = RecentChanges[int]()
     for key in (3, 1, 3, 2, 3):
-        changes.note(key)
+        changes.record(key)
     assert changes.after(0) == [1, 2, 3]
     assert changes.after(2) == [2, 3]
     assert changes.after(changes.version) == []
@@ -23,12 +23,12 @@ def test_a_reader_that_never_looked_must_look_at_everything() -> None:
 def test_a_record_that_replaces_another_one_counts_on() -> None:
     before, changes = RecentChanges[int](), RecentChanges[int]()
     for key in range(5):
-        before.note(key)
-    changes.note(7)
-    changes.note_all(before.version)
+        before.record(key)
+    changes.record(7)
+    changes.record_all(before.version)
     assert changes.after(before.version) is None
     seen = changes.version
-    changes.note(8)
+    changes.record(8)
     assert changes.after(seen) == [8]
 
 
@@ -39,7 +39,7 @@ def test_a_bounded_record_equals_a_list_of_all_changes_or_says_that_it_does_not_
     monkeypatch.setattr(recent_changes, "RECENT_CHANGES_MAX", 5)
     rng, changes, every = random.Random(seed), RecentChanges[int](), list[tuple[int, int]]()
     for _ in range(100):
-        changes.note(rng.randrange(8))
+        changes.record(rng.randrange(8))
         every.append((changes.version, next(reversed(changes._versions))))
         version = rng.randrange(changes.version + 1)
         expected = sorted({key for changed, key in every if changed > version})

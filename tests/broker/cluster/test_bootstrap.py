@@ -136,10 +136,10 @@ def test_addresses_of_other_clusters_are_bounded_and_forgotten():
     now = 0.0
     met = OtherClusters(lambda: now)
     for number in range(3 * ADDRESSES_MAX):
-        met.note(f"{number}:1", "x" * 100_000)
+        met.record(f"{number}:1", "x" * 100_000)
     assert len(met.addresses()) == ADDRESSES_MAX
     assert max(map(len, met.addresses().values())) < 1000
     now = FORGOTTEN_SECONDS + 1
     assert met.addresses() == {}
-    met.note("new:1", "cluster b")
+    met.record("new:1", "cluster b")
     assert met.addresses() == {"new:1": "cluster b"}

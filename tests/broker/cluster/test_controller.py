@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.layout import available_nodes, describe_layout, moving_partitions, refusal_of_move
-from raftmq.broker.cluster.node_readiness import NodeReadiness
+from raftmq.broker.cluster.peer_readiness import PeerReadiness
 from raftmq.broker.cluster.replacement_plan import wanted_partition
 from raftmq.broker.cluster.stability import Stability
 from raftmq.fsm import metadata_commands as mc
@@ -203,7 +203,7 @@ async def test_a_broker_is_asked_whether_it_is_ready_and_its_answer_remembered()
     def saying(*reasons):
         return peer_pb.DescribeBrokerResponse(health=pb.BrokerHealth(not_ready=reasons))
 
-    readiness = NodeReadiness(asyncio.get_running_loop(), SimpleNamespace(describe_node=describe_node))
+    readiness = PeerReadiness(asyncio.get_running_loop(), SimpleNamespace(describe_node=describe_node))
     answers = [
         RequestError(pb.NO_LEADER, "down"),
         saying("disk_reserve: full"),

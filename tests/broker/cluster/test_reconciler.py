@@ -348,12 +348,12 @@ async def test_a_learner_that_catches_up_holds_back_the_deletion_of_records():
         desired = Desired(1, 2, 3)
         host = Host(cluster, leader.replica_id, desired)
         reconciler = reconciler_of(host)
-        assert reconciler.retained_from_index(leader) is None
+        assert reconciler.deletable_through_index(leader) is None
         desired.change(1, 2, 3, 4)
         while not leader.core.membership.learners:
             await reconciler.round()
             await next_progress([leader])
-        assert reconciler.retained_from_index(leader) == 0, "node 4 has nothing yet"
+        assert reconciler.deletable_through_index(leader) == 0, "node 4 has nothing yet"
 
 
 async def test_a_background_loop_ends_when_it_is_cancelled() -> None:

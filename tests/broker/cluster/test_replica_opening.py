@@ -325,7 +325,7 @@ def test_a_replica_that_soon_fails_again_has_not_recovered():
     """A replica that is served for a second after each opening would otherwise never be given up."""
     trouble = Trouble(KEY, began_at=0.0, was_served=True)
     for second in range(601):
-        trouble.note(NotServedReason.FAILING, "x", float(second))
+        trouble.record(NotServedReason.FAILING, "x", float(second))
         trouble.served_at = second + 0.5
     assert trouble.is_hopeless(600.0)
     assert not trouble.is_over(601.0)

@@ -13,8 +13,8 @@ from raftmq.broker.base.limits import Limits
 from raftmq.broker.peers import codec
 from raftmq.broker.peers.codec import FrameType, Parts, SnapshotBegin, SnapshotResume
 from raftmq.broker.replica.parked_snapshots import PARKED_MAX, ParkedSnapshots
+from raftmq.broker.replica.snapshot_receiver import SnapshotReceiver
 from raftmq.broker.replica.snapshot_rows import STAGED_FILES, StagedRows
-from raftmq.broker.replica.snapshot_streams import SnapshotReceiver
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta

@@ -15,9 +15,9 @@ import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.peers import codec
 from raftmq.broker.peers.codec import FrameError, FrameType, encode_snapshot_begin, encode_snapshot_rows
-from raftmq.broker.replica import snapshot_streams
+from raftmq.broker.replica import snapshot_receiver
+from raftmq.broker.replica.snapshot_receiver import STREAM_BYTES, SnapshotReceiver
 from raftmq.broker.replica.snapshot_rows import SnapshotRows
-from raftmq.broker.replica.snapshot_streams import STREAM_BYTES, SnapshotReceiver
 from raftmq.raft.entry import EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.messages import InstallSnapshot, SnapshotMeta
@@ -264,7 +264,7 @@ async def test_the_longest_idle_stream_is_evicted(make: Make) -> None:
 
 
 async def test_an_idle_stream_does_not_block_a_spool_file(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_streams, "STOOD_STILL_SECONDS", 0.02)
+    monkeypatch.setattr(snapshot_receiver, "STOOD_STILL_SECONDS", 0.02)
     one = make(files_max=1)
     one.begin(2, 1, 7)
     one.rows(2, 1, (b"k", bytes(5000)))
