@@ -12,7 +12,7 @@ def tune(sock: socket.socket | None, unacked_seconds: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(unacked_seconds * 1000))
-    if hasattr(socket, "TCP_KEEPIDLE"):  # whoever only listens sends nothing that could stay unacknowledged
+    if hasattr(socket, "TCP_KEEPIDLE"):  # a side that only listens sends nothing that could stay unacknowledged
         seconds = max(1, round(unacked_seconds))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)

@@ -173,7 +173,7 @@ class LocalCluster:
             )
 
     def _launch(self, broker: BrokerProcess, *formation: str) -> None:
-        # Whoever creates a topic before all have joined waits for them, and is not given fewer replicas silently.
+        # A topic that is created before all have joined waits for them, and does not silently get fewer replicas.
         expected = ("--set", f"brokers_expected={self._count}")
         pid = broker.start((*formation, *expected, *self._arguments))
         self._tell_guard(f"+{pid}")

@@ -32,7 +32,7 @@ class _HasAll(raftmq.RebalanceListener):
         self.began: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def on_assigned(self, partitions: frozenset[raftmq.TopicPartition]) -> None:
-        assert len(partitions) == self._count, "one member gets everything at once"
+        assert len(partitions) == self._count, "one member gets everything together"
         self.began.set_result(time.perf_counter())
 
 

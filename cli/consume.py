@@ -287,11 +287,11 @@ async def print_records(
         elif is_reader_gone(sys.stdout.fileno()):
             raise BrokenPipeError
         elif loop.time() - heard_at > silence_seconds:
-            await ask_for_life(consumer, silence_seconds, names)
+            await check_that_cluster_answers(consumer, silence_seconds, names)
             heard_at = loop.time()
 
 
-async def ask_for_life(consumer: Consumer, silence_seconds: float, names: list[TopicPartition]) -> None:
+async def check_that_cluster_answers(consumer: Consumer, silence_seconds: float, names: list[TopicPartition]) -> None:
     """Raise if the cluster does not answer. No records may mean that there are none, or that the cluster cannot be
     reached.
     """

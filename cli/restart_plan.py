@@ -1,4 +1,4 @@
-"""``raftmq cluster restart-plan``: the order in which to restart all brokers, and the partitions that cannot be used meanwhile."""
+"""``raftmq cluster restart-plan``: the order in which to restart all brokers, and the partitions that cannot be used in the meantime."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Restart:
     unavailable_partitions: int
     """Partitions that nobody can write or read until the broker is back: they have one or two replicas."""
     is_metadata_unavailable: bool
-    """Whether topics and groups cannot be changed meanwhile."""
+    """Whether topics and groups cannot be changed in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ In these rules `t` is the task and `a` its attempt:
    `a`, with an empty `proved`. If `a` was followed by another attempt, the task belongs to a driver that died, and stops.
 2. If `t` is in `written`, its digest must equal the claimed one. Then it is proved, and writes. Brokers drop the rows that they have.
 3. Otherwise it waits until all of `written` are proved. Then it claims its digest under `a` (replacing a claim of an earlier attempt,
-   but never another claim of `a`), enters `written` and `proved` in one step, and writes. It asks for both at once, and the cluster
+   but never another claim of `a`), enters `written` and `proved` in one step, and writes. It asks for both in one request, and the cluster
    changes the ledger only if the claim is the task's. Entering adds two bits to the ledger as the task knows it. Other tasks may
    have entered since, but nothing else may have changed.
 4. A digest with the same rows in another order is no refusal: the task begins its next round in the ledger and claims its digest there.

@@ -39,7 +39,7 @@ class Slot(NamedTuple):
 
     number: int
     epoch: int
-    """The later of the time in milliseconds since 1970 and the epoch after the last one that was given, so it rises for ever."""
+    """The later of the time in milliseconds since 1970 and the epoch after the last one that was given, so it always rises."""
 
 
 @dataclass(frozen=True, slots=True)

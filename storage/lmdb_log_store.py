@@ -530,7 +530,7 @@ class LmdbLogStore:
         """Rewrite the file without its free pages, if they are more than half of a file above the minimum size.
 
         So it writes no more bytes than it frees. Runs on the file's writer, and reads go on until the swap. Returns whether
-        the file was rewritten. It is not if that would take too long, or if the volume has no space for both files at once.
+        the file was rewritten. It is not if that would take too long, or if the volume has no space for both files.
         """
         file = self._file(key, part)
         space = file.space()

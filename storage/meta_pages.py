@@ -56,7 +56,7 @@ _FREE_LEAVES_MAX = 64
 hundreds of megabytes free in small pieces. Only `doctor` counts the pages of such a file."""
 
 HEAD_BYTES = 64 * 1024
-"""Bytes from the beginning of a file that are read at once. The file of a replica with few entries is no longer."""
+"""Bytes from the beginning of a file that are read in one call. The file of a replica with few entries is no longer."""
 
 Rows = Mapping[bytes, bytes]
 

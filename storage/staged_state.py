@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lmdb import Cursor
 
 SYNC_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of rows after which the file is synced, so that the end of a large snapshot does not write gigabytes at once."""
+"""Bytes of rows after which the file is synced, so that the end of a large snapshot does not write gigabytes together."""
 
 
 class LmdbStagedState:

@@ -79,7 +79,7 @@ class LmdbStateCopy(LmdbStateFile):
 def copying(key: ReplicaKey, path: Path) -> Iterator[None]:
     """Translate the errors of making and opening a copy, and remove it.
 
-    None of them says that the replica is damaged: whoever reads the rows from the replica's file learns that.
+    None of them says that the replica is damaged: a read of the rows from the replica's file reports that.
     """
     try:
         yield

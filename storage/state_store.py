@@ -223,7 +223,7 @@ class StateStore(LogStore, Protocol):
         ...
 
     def copy_state(self, key: ReplicaKey) -> StateCopy:
-        """Copy the state file. Any thread may call it. Whoever closes the replica, or grows a map, waits until it has ended.
+        """Copy the state file. Any thread may call it. A call that closes the replica, or grows a map, waits until it has ended.
 
         Raises:
             ReplicaClosedError: The replica has no open state file.

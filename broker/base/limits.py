@@ -118,7 +118,7 @@ class Limits:
     parked_polls_max: int = 4096
     """Long polls that may wait simultaneously."""
     cold_polls_max: int = 8
-    """Polls at once that wait for records from disk. Each may already hold an answer of `poll_bytes_max`."""
+    """Polls that may wait for records from disk simultaneously. Each may already hold an answer of `poll_bytes_max`."""
     poll_bytes_max: int = 3 * MIB + MIB // 2
     """Batches in one Poll response: less than gRPC's message limit of 4 MiB."""
     grpc_message_bytes_max: int = 4 * MIB

@@ -1,4 +1,4 @@
-"""Listen where gRPC would for the same address, so that whoever reaches the client port reaches the other ports too.
+"""Listen where gRPC would for the same address, so that a client that reaches the client port reaches the other ports too.
 
 An event loop alone does otherwise: a wildcard is one family's only, and each address of a name gets a free port of its own.
 """

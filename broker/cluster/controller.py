@@ -1,7 +1,7 @@
 """Move replicas to the brokers where they should be. One node does it: the metadata leader.
 
 It plans (`balance_plan`) when brokers, topics, settings or the availability of brokers changed, and carries the plan out a few partitions at
-a time. It stores nothing: the desired replicas in metadata are the only trace of a plan, so the next metadata leader plans anew and goes on.
+a time. It stores nothing: the desired replicas in metadata are the only trace of a plan, so the next metadata leader plans again and goes on.
 
 Keep true:
 

@@ -1,6 +1,6 @@
 """Tell which brokers have been connected long enough to be given replicas and leaderships.
 
-A broker that restarts is not connected for a while, or another process of it is. Both begin its time anew.
+A broker that restarts is not connected for a while, or another process of it is. Both restart its time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stability:
         return self._now() - self._lost_at >= self._seconds
 
     def doubt(self, node_id: int) -> None:
-        """Begin a broker's time anew, because it says that it is not ready."""
+        """Restart a broker's time, because it says that it is not ready."""
         known = self._since.get(node_id)
         if known is not None:
             self._since[node_id] = (known[0], self._now())

@@ -499,7 +499,7 @@ class DataConnection(asyncio.BufferedProtocol):
         task.add_done_callback(partial(self._on_served, row, correlation_id))  # also if it never began
 
     def _forget(self, correlation_id: int) -> None:
-        """Note that a call is over."""
+        """Record that a call has ended."""
         reservation = self._calls.pop(correlation_id, None)
         if reservation is not None:
             self._owner.requests.release(reservation)

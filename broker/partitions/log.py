@@ -327,7 +327,7 @@ class PartitionLog:
             search = await self.in_thread(self._store.find_timestamp, self.replica.key, time_ms, first)
             header = search.header
             if search.is_complete and (header is None or header.next_offset > self.log_start_offset):
-                break  # otherwise the batch was trimmed meanwhile
+                break  # otherwise the batch was trimmed in the meantime
             if loop.time() >= give_up_at:
                 raise RequestError(
                     pb.NOT_READY,

@@ -25,7 +25,7 @@ async def read_in_thread(
     """Run a blocking read of the store on the reader threads. `on_damage` must make the replica silent.
 
     Raises:
-        RequestError: NOT_READY when the log was trimmed meanwhile, NOT_LEADER when the replica was closed, REPLICA_QUARANTINED.
+        RequestError: NOT_READY when the log was trimmed in the meantime, NOT_LEADER when the replica was closed, REPLICA_QUARANTINED.
     """
     try:
         return await replica.in_thread(function, *arguments)

@@ -458,9 +458,9 @@ class Engine:
             self._run(replica, *taken)
 
     def _take_ready(self, replica: Replica[StateMachine]) -> tuple[Ready, bool] | None:
-        """Take a core's work and queue the messages that need not wait for the disk. None: there is none now.
+        """Take a core's work, and queue the messages that need not wait for the disk. Return None if there is no work now.
 
-        The second item says whether it includes a write: no other is in flight.
+        The second item says whether the work includes a write, which is possible only while no other write is in flight.
         """
         core, inbound = replica.core, self._inbound
         if not isinstance(replica.disk, Installing):

@@ -1,4 +1,4 @@
-"""Hand out tokens for data connections: whoever has asked for one over gRPC is let in, as the same principal.
+"""Hand out tokens for data connections. A client that asked for one over gRPC may connect, as the same principal.
 
 So a data connection inherits gRPC's credentials and needs none of its own. A token is for one connection, and for a few seconds.
 """

@@ -43,7 +43,7 @@ def rates(earlier: Sample | None, later: Sample) -> dict[str, float | None]:
         found[name] = None
         if earlier is not None and later.at_seconds > earlier.at_seconds:
             rise = getattr(later.stats, field) - getattr(earlier.stats, field)
-            if rise >= 0:  # totals begin anew with a new leader
+            if rise >= 0:  # totals begin at 0 with a new leader
                 found[name] = rise / (later.at_seconds - earlier.at_seconds)
     return found
 

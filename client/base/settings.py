@@ -247,7 +247,7 @@ QUEUE_SURPLUS_SECONDS: Final = 0.1
 QUEUE_CREDIT_BYTES: Final = 4 * MIB
 """Bytes of messages that a broker may send ahead on one stream: as large as an answer, and above the largest message."""
 QUEUE_CREDIT_MAX: Final = 1000
-"""Maximum number of messages that a client requests at once from all leaders: as many as one entry may lease."""
+"""Maximum number of messages in a client's simultaneous requests to all leaders: as many as one entry may lease."""
 QUEUE_INTAKES_MAX: Final = 8
 """Maximum number of combinations of lease time and tenants for which streams stay open. Those unused for longest are closed first."""
 QUEUE_CLOSE_SECONDS: Final = 5.0

@@ -129,7 +129,7 @@ class DataCalls:
         return call
 
     def forget(self, call: DataCall[Any]) -> bool:
-        """Forget a call that is over. Return whether it was under way."""
+        """Forget a call that has ended. Return whether it was under way."""
         if call not in self._pending:
             return False
         del self._pending[call]

@@ -163,7 +163,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._gathered = None
 
     def cancel(self, correlation_id: int) -> None:
-        """Give a call up: its handler is not called any more. Without effect for a call that is over."""
+        """Give a call up: its handler is not called any more. Has no effect on a call that has ended."""
         if self._calls.pop(correlation_id, None) is None or self._transport is None:
             return
         self._write(frame_header(FrameType.CANCEL, 0, correlation_id))

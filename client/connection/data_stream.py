@@ -37,10 +37,10 @@ GrpcStreamT = TypeVar("GrpcStreamT", bound=_GrpcStream)
 
 
 class DataStream(ABC, Generic[RequestT, GrpcStreamT]):
-    """A stream over a data connection, or over gRPC when its attempt to open one ends without.
+    """A stream over a data connection, or over gRPC if no data connection could be opened.
 
-    When a broker leaves the connection (GOODBYE), the stream ends after its last answer, so that the error of its end is about requests
-    which the broker has not looked at.
+    When a broker leaves the connection (GOODBYE), the stream ends after its last answer, so that its final error
+    concerns only requests that the broker has not looked at.
     """
 
     def __init__(

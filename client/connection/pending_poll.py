@@ -20,7 +20,7 @@ class PendingPoll(Protocol):
     """A poll under way."""
 
     def cancel(self) -> None:
-        """Give the poll up: its callback is not called any more. Without effect on a poll that is over."""
+        """Give the poll up: its callback is not called any more. Has no effect on a poll that has ended."""
         ...
 
 

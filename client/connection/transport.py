@@ -493,7 +493,7 @@ def _unary_call(
     timeout_seconds: float,
     metadata: tuple[tuple[str, str], ...],
 ) -> grpc.aio.UnaryUnaryCall[RequestT, ResponseT]:
-    """Begin a call. Whoever keeps the result, or a frame that has it, keeps gRPC."""
+    """Begin a call. A reference to the result, or to a frame that has it, keeps gRPC alive."""
     callable_ = cast("grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT] | None", shared.methods.get(method.path))
     if callable_ is None:
         callable_ = shared.channel.unary_unary(

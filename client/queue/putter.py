@@ -220,7 +220,7 @@ class Putter:
         return self._sticky_queue(message.size) if home is None else self._queues[home]
 
     def _learn(self, info: TopicInfo) -> None:
-        """Take over a changed topology. The queues of a topic that was created again begin anew."""
+        """Take over a changed topology. A topic that was created again gets new queues."""
         if self._info is None or self._info.topic_id != info.topic_id:
             self._queues = []
             self._sticky = self._resolver.rng.randrange(info.partition_count)

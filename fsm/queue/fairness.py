@@ -5,7 +5,7 @@ scheduling: each child has a **pass**, the child with the smallest pass is serve
 stride to its pass. One turn is one message, and a stride is `STRIDE_SCALE` / weight. The **virtual time** of a node is the pass
 of the child served last, as it was before that turn. A child that becomes active enters with max(its own pass, virtual time + its
 stride): the time in which it had nothing to lease gives it no credit, and a debt is not forgiven. With the strategy `none` the
-message with the smallest (priority, due, sequence) is next, whoever owns it.
+message with the smallest (priority, due, sequence) is next, for any tenant.
 
 A tenant that also has children (`a` and `a.b`) competes with them: its own messages are a child with an empty name. Only a node
 with children has that child, so that a queue without tenants pays nothing for fairness.

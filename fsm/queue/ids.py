@@ -116,7 +116,7 @@ class IdTable:
         self.admit(found, rows_max)
 
     def admit(self, found: RowsFound, rows_max: int) -> None:
-        """Add the rows that were read for the index. Whether they still count shows when they are due."""
+        """Add the rows that were read for the index. When a row is due, it is checked whether it still counts."""
         placed, fence = self.ends.accept(found, rows_max)
         self.ends.extend([place for place, _ in placed if self._is_valid(place)], fence, rows_max)
 

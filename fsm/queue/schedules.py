@@ -2,7 +2,7 @@
 
 The leader computes due times, because calendars differ between machines. A firing is a DATA entry that names the schedule, its revision,
 the due time, and the next one. It counts only if the schedule still awaits exactly this firing. So there is one firing per due time,
-whoever leads, and a deletion wins over a firing that was proposed before.
+under any leader, and a deletion wins over a firing that was proposed before.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ class MessageStore:
         return len(self.dirty) + len(self.gone)
 
     def take_dirty(self) -> list[DirtyRow]:
-        """Return the rows of all changes since the last call. They stay known as unwritten until `on_written`."""
+        """Return the rows of all changes since the last call. They count as unwritten until `on_written`."""
         out: list[DirtyRow] = []
         locations: list[DirtyRow] = []
         messages = self.messages

@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """The revival of a partition from a replica that lacked committed records. Offsets are assigned anew from there."""
+    """The revival of a partition from a replica that lacked committed records. Offsets are assigned again from there."""
 
     at: int
     """The event that says so. Records sent before it may be lost."""

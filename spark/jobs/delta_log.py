@@ -1,6 +1,6 @@
 """Read, extend and shorten the log of a Delta table on any file system of Spark.
 
-A commit is one file with the next number, which must not exist. Whoever creates it first has committed. The loser applies the other's
+A commit is one file with the next number, which must not exist. The first writer to create it has committed. The loser applies the other's
 commit and decides again. A checkpoint is a Parquet file with the whole state, so that readers need not read the commits before it.
 Invariants: a commit never changes. Commits are deleted only when a newer checkpoint exists and they are older than `LOG_KEPT_MS`.
 Source: Delta Lake's PROTOCOL.md, "Delta Log Entries", "Checkpoints" and "Metadata Cleanup".

@@ -56,7 +56,7 @@ class Operator:
         self.topic = topic
         self._stop = stop
         self.drained: set[int] = set()
-        """The brokers that shall stay drained and empty."""
+        """The brokers that must stay drained and empty."""
         self.factor = 0
         """The wished replication factor of the topic. 0: no order has changed it."""
         self.partitions = 0
@@ -96,7 +96,7 @@ class Operator:
         return Admin(bootstrap_servers=self.cluster.bootstrap_servers, request_timeout_ms=REQUEST_MS)
 
     def drain(self, broker_id: int) -> Answer:
-        """Drain a broker, which then shall stay empty."""
+        """Drain a broker, which must then stay empty."""
         self.drained.add(broker_id)
         answer = self.give("drain", lambda admin: admin.drain_broker(broker_id))
         if answer.outcome == "refused":

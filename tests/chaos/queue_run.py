@@ -231,7 +231,7 @@ async def _empty(
 
 
 async def _recount(queue: Queue[bytes], report: QueueReport) -> None:
-    """Compare the counts by state with the messages that are there. Leases end and delays pass meanwhile, so several attempts are allowed."""
+    """Compare the counts by state with the messages that are there. Leases end and delays pass in that time, so several attempts are allowed."""
     deadline = time.monotonic() + RECOUNT_SECONDS
     while True:
         counted = await _counts(queue)

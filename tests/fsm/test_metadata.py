@@ -251,7 +251,7 @@ def test_a_damaged_replica_is_replaced_on_its_node(cluster: Cluster) -> None:
     assert new.replicas[0].replica_id > max(replica.replica_id for replica in old.replicas)
     assert new.replicas[1:] == old.replicas[1:]
     assert new.retiring == (ReplicaView(damaged.replica_id, 1, is_lost=True),)
-    assert cluster.state.is_replica_retired(1, damaged.replica_id), "its file may go at once"
+    assert cluster.state.is_replica_retired(1, damaged.replica_id), "its file may be deleted immediately"
     assert isinstance(cluster.run(command), mc.Done)
     assert cluster.partition() == new, "reported twice, replaced once"
     assert isinstance(cluster.run(mc.RemoveReplica(1, damaged.replica_id)), mc.Done)

@@ -66,7 +66,7 @@ def test_bad_values(config: dict[str, str]) -> None:
     with pytest.raises(TopicConfigError) as caught:
         check_topic_config(config, LOG)
     assert caught.value.code == codes.INVALID_CONFIG
-    assert effective_config(config) == TopicConfig(), "and whoever reads one acts on the default"
+    assert effective_config(config) == TopicConfig(), "and readers act on the default"
 
 
 def test_an_unknown_key_is_refused_with_the_most_similar_key_or_the_valid_ones() -> None:

@@ -438,7 +438,7 @@ async def test_requests_that_wait_for_what_never_comes_are_bounded_in_bytes(vict
 
 @pytest.mark.long
 async def test_answers_that_nobody_reads_are_bounded_and_their_connections_are_cut(victim, target, siege):
-    """200 connections with 50 polls of 3 MiB each, which may come from disk. Whoever reads gets as large answers meanwhile."""
+    """200 connections with 50 polls of 3 MiB each, which may come from disk. A client that reads gets equally large answers in that time."""
     request = poll_request(victim.topic_id, 0)
     request.max_bytes = request.partitions[0].max_bytes = LIMITS.poll_bytes_max
     polls = b"".join(call(POLL_NUMBER, request, number, 30_000) for number in range(1, 51))

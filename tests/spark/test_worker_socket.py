@@ -1,4 +1,4 @@
-"""A worker acknowledges Spark's command at once, because Spark holds the rows back until then."""
+"""A worker acknowledges Spark's command immediately, because Spark holds the rows back until then."""
 
 import pickle
 import socket

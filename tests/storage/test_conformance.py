@@ -335,7 +335,7 @@ def test_find_timestamp_begins_at_an_offset(store: Store) -> None:
 
 
 def test_find_timestamp_forgets_a_far_time_with_the_batch_that_had_it(store: Store) -> None:
-    """A running maximum would name the batch after it for ever."""
+    """A running maximum would always name the batch after it."""
     log = LogBuilder()
     first = log.batch(10**15)
     append(store, first, *(log.batch(time_ms) for time_ms in range(100, 400)))

@@ -394,7 +394,7 @@ def test_the_position_of_a_copy_is_read_before_its_rows(store: LmdbLogStore, mon
 def test_a_copy_that_fails_says_nothing_about_the_replica(
     store: LmdbLogStore, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception]
 ) -> None:
-    """None of these errors ends the process or quarantines the replica. Whoever reads the file itself learns the defect."""
+    """None of these errors ends the process or quarantines the replica. A read of the file itself reports the defect."""
 
     def fail(path: Path) -> None:
         path.write_bytes(b"half a copy")

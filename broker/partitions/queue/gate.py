@@ -182,7 +182,7 @@ class QueueGate:
         """Return why the partition takes no messages yet.
 
         A message is enqueued under the settings and at the time of its entry. Under earlier settings it would be out of the order of its key
-        for ever, or its id would be forgotten. At the time before a stop a delay would begin in the past.
+        forever, or its id would be forgotten. At the time before a stop a delay would begin in the past.
         """
         refusal = self._clock.unreadiness()
         if refusal is None and self._config().machine != self._machine.state.settings:

@@ -51,7 +51,7 @@ _SCALARS_KEY: Final = number_key(SCALARS, 0)
 TICK_MARGIN_SECONDS: Final = 0.0005
 """The timer fires so much after the due time, because queue time counts whole milliseconds."""
 TICKS_IN_FLIGHT_MAX: Final = 2
-"""Entries that carry the time and are not applied yet. With one of them a message that comes due meanwhile would wait for two commits."""
+"""Entries that carry the time and are not applied yet. With one of them a message that comes due in that time would wait for two commits."""
 LOCATIONS_READ: Final = 256
 """Messages that an evacuation looks for in one read, because few large bodies may be all that it copies."""
 PURGED_ROWS_MAX: Final = 256

@@ -19,7 +19,7 @@ from raftmq.fsm.queue.commands import Operation, Settle
 from raftmq.fsm.queue.results import Code, Leased, Settled
 
 _COLD_READS_MAX: Final = 8
-"""Reads of bodies from the disk at once. Each may hold `LEASE_BYTES_MAX`."""
+"""Simultaneous reads of bodies from the disk. Each may hold `LEASE_BYTES_MAX`."""
 _ACCEPT_SECONDS: Final = 30.0
 
 

@@ -70,7 +70,7 @@ def settle_command(ack: pb.PartitionAck, lease_ms: int) -> Settle:
 
 
 def settled_messages(ack: pb.PartitionAck) -> int:
-    """Return how many messages an answered request settled, or has no lease of any more. Renewals keep theirs."""
+    """Return how many messages this answered request settled, or no longer leases. Messages whose leases it renewed do not count."""
     return sum(count for operation, count in zip(ack.operations, ack.counts, strict=False) if operation != pb.RENEW)
 
 

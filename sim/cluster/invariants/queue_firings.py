@@ -1,5 +1,5 @@
 """`OneFiring`: a schedule fires once per due time, not before it, and only as its newest version wants (promise: one firing per due time,
-whoever leads).
+under any leader).
 
 Firings are taken from the entries that replicas apply. A leader may propose one twice, and a deposed one may propose one that is not
 awaited any more. Such an entry makes no message.

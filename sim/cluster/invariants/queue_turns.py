@@ -3,7 +3,7 @@ tenants of equal weight nobody waits for more than n - 1 turns of others per tur
 
 A tenant's siblings are compared at each level of the tree. Their passes are not looked at, only who was served while who waited. A bound
 between two turns of `t`, both without a filter, follows from the rule that the smallest pass is served. `t` had the smallest pass p, and
-then p + 1. Another one has at least p, so it has one turn before `t` is next. It may leave and come back meanwhile: its pass only grows.
+then p + 1. Another one has at least p, so it has one turn before `t` is next. It may leave and come back in that time: its pass only grows.
 
 1. Who enters waits for at most two turns of each: it gets at least virtual time + 1, and the others have at least virtual time.
 2. Each turn that a filter gave `t` out of turn lets it wait for one more turn of each, until its next turn without a filter.

@@ -47,7 +47,7 @@ async def test_a_first_broker_forms_a_cluster_beside_brokers_that_are_in_none(no
 
 
 async def test_a_directory_that_waited_to_join_a_cluster_can_form_one(nodes):
-    """Its identity had no number yet, and the broker that formed a cluster called itself 0 for ever."""
+    """Its identity had no number yet, and the broker that formed a cluster called itself 0 forever."""
     waiting = nodes.begin("one", join=[NOBODY])
     async with asyncio.timeout(WAIT_SECONDS):
         while not waiting.registry.uuid:

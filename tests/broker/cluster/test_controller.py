@@ -84,7 +84,7 @@ def test_a_broker_is_stable_after_a_while_without_a_break():
     assert look(12.0, broker(1), broker(2)) == [True, False]
     assert look(22.0, broker(1), broker(2, boot=2)) == [True, True], "a renewed mark is no restart"
     processes[2] = b"another"
-    assert look(23.0, broker(1), broker(2, boot=3)) == [True, False], "a restart that no look noticed begins anew"
+    assert look(23.0, broker(1), broker(2, boot=3)) == [True, False], "a restart that no look noticed starts again"
     assert look(33.0, broker(1), broker(2, boot=3)) == [True, True]
     stability.doubt(1)
     assert not stability.is_stable(1)

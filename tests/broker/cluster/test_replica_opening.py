@@ -120,7 +120,7 @@ async def test_a_start_describes_no_replica_that_it_waits_for(nodes, monkeypatch
     assert not described, "each replica that opens would describe all others"
     replica = node.partitions[topic.partitions[0].group_id].replica
     node.engine.break_replica(replica, RuntimeError("a defect"))
-    assert list(reasons(node)) == [replica.group_id], "a replica that stops is known at once"
+    assert list(reasons(node)) == [replica.group_id], "a replica that stops is known immediately"
 
 
 async def test_a_file_that_never_opens_delays_only_its_writer(nodes, openings):

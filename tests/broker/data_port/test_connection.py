@@ -373,7 +373,7 @@ async def test_stop_does_not_wait_for_those_that_do_not_leave():
 
 
 async def test_a_call_that_is_cancelled_in_the_same_piece_is_forgotten(monkeypatch):
-    """Its task ends before it begins. It was counted for ever, until the connection was not read any more."""
+    """Its task ends before it begins. It stayed counted, until the connection was not read any more."""
     monkeypatch.setattr(connection_module, "CALLS_MAX", 4)
     async with serving() as broker:
         topic = await broker.node.topic()
@@ -431,7 +431,7 @@ async def test_stop_is_not_held_up_by_a_connection_that_has_ended_already():
 
 
 async def test_connections_that_were_refused_and_stay_are_bounded():
-    """Whoever ignores a refusal takes a file descriptor of the broker until the handshake's time is over."""
+    """A client that ignores a refusal takes a file descriptor of the broker until the handshake's time is over."""
     async with serving(dataclasses.replace(Limits(), data_connections_max=1, data_handshakes_max=4)) as broker:
         await broker.client()
         for _ in range(20):
@@ -444,7 +444,7 @@ async def test_connections_that_were_refused_and_stay_are_bounded():
 
 
 async def test_connections_without_a_hello_evict_no_client(monkeypatch):
-    """They took the slots of clients: whoever only connected ended the connections of clients that were idle."""
+    """They took the slots of clients: a client that only connected ended the connections of clients that were idle."""
     monkeypatch.setattr("raftmq.broker.base.budget.STANDSTILL_SECONDS", 0.0)
     async with serving(dataclasses.replace(Limits(), data_connections_max=2, data_handshakes_max=2)) as broker:
         idle = await broker.client()

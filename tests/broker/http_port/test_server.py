@@ -262,5 +262,5 @@ async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
     """With a backlog of 128 the kernel of a prober repeated its connection request a second later during a flood."""
     async with serving() as (_, port):
         with contextlib.ExitStack() as stack:
-            for _ in range(500):  # the loop takes none of them meanwhile
+            for _ in range(500):  # the loop takes none of them in that time
                 stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))

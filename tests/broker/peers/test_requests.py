@@ -123,7 +123,7 @@ async def test_an_unknown_or_dead_peer_is_reported_immediately_and_nothing_was_d
         await one.ask(2, "Echo", "", b"", soon())
         await two.close()
         error = RequestError(pb.REQUEST_TIMED_OUT, "")
-        while error.code == pb.REQUEST_TIMED_OUT:  # the end of the connection is not known at once
+        while error.code == pb.REQUEST_TIMED_OUT:  # the end of the connection is not known immediately
             error = await refusal(one.ask(2, "Echo", "", b"", soon(60)))
     assert (error.code, error.detail.outcome) == (pb.NO_LEADER, pb.NOT_APPLIED)
 

@@ -421,7 +421,7 @@ async def test_connections_wait_in_the_kernel_while_the_loop_is_busy():
     async with transport(1) as (_, _, address):
         host, port = address.split(":")
         with contextlib.ExitStack() as stack:
-            for _ in range(500):  # the loop takes none of them meanwhile
+            for _ in range(500):  # the loop takes none of them in that time
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
 
 

@@ -33,7 +33,7 @@ async def write_for(cluster: EngineCluster, group_id: int, seconds: float, among
         leader = await cluster.leader(group_id, among=among)
         try:
             await asyncio.wait_for(leader.propose([data(committed)])[1], ELECTION_SECONDS)
-        except (Exception, TimeoutError):  # noqa: BLE001 -- leadership moved: ask whoever leads next
+        except (Exception, TimeoutError):  # noqa: BLE001 -- leadership moved: ask the next leader
             continue
         committed += 1
     return committed

@@ -242,7 +242,7 @@ async def test_a_poll_waits_for_its_metadata_revision_until_its_deadline():
 
 
 async def test_few_polls_at_once_wait_for_the_disk(monkeypatch):
-    """Each may hold megabytes of its answer meanwhile, and thousands of polls can wait for old records."""
+    """Each may hold megabytes of its answer in that time, and thousands of polls can wait for old records."""
     reading, most = 0, 0
     read_cold = PartitionLog._read_cold
 

@@ -117,7 +117,7 @@ async def test_a_cancelled_close_still_closes(broker: Harness, members: Members,
         await consumer.close()
         with pytest.raises(errors.ClosedClientError):
             await consumer.getmany()
-        assert tasks_of_clients() == [], "heartbeats that go on would hold the partitions for ever"
+        assert tasks_of_clients() == [], "heartbeats that go on would hold the partitions forever"
         assert await members.committed(0, group=f"g{point}") == -1
         point += 1
     assert point > 3

@@ -444,4 +444,4 @@ async def test_an_immediate_stop_starts_no_waiting_retry() -> None:
         loop.stop(at_once=True)
         with pytest.raises(DrainTimeoutError):
             await running
-    assert sorted(begun) == [0, 1, 2], "what waited is not begun for a worker that ends at once"
+    assert sorted(begun) == [0, 1, 2], "what waited is not begun for a worker that ends immediately"

@@ -113,7 +113,7 @@ class FairnessMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), turns=st.integers(1, 3))
     def is_leased_by_key(self, data, turns):
-        """A lease that names a key is charged to its tenant, whoever is next."""
+        """A lease that names a key is charged to its tenant, even if another tenant is next."""
         path = data.draw(st.sampled_from(sorted(self.numbers)))
         self.tree.charge(self.numbers[path], turns)
         self.twin.charge(path, turns)

@@ -1107,7 +1107,7 @@ def test_what_one_step_leaves_is_no_sign_that_all_is_done() -> None:
 
 
 def test_an_entry_that_names_no_number_may_end_more_than_it_promotes() -> None:
-    """Entries of earlier versions must have the same effect for ever."""
+    """Entries of earlier versions must always have the same effect."""
     queue = Queue()
     queue.put(HOUSEKEEPING_MAX, ttl=5)
     queue.put(1, delay=5)

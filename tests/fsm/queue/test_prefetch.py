@@ -63,5 +63,5 @@ def test_a_lease_by_filter_reads_the_windows_of_its_tenants_together() -> None:
 @pytest.mark.parametrize("windows", [0, 1, 5_000])
 @pytest.mark.parametrize("tenants", [0, 1, 100_000])
 def test_each_window_gets_a_row(bounds: MemoryBounds, windows: int, tenants: int) -> None:
-    """A part of zero rows once divided by zero, and would otherwise be read for ever."""
+    """A part of zero rows once divided by zero, and would otherwise be read forever."""
     assert MessageStore(bounds).rows_of_each(windows, tenants) >= 1

@@ -1,4 +1,4 @@
-"""Replicas are equal to each other and to the twin, whatever is in memory, whenever rows are written, whoever restarts."""
+"""Replicas are equal to each other and to the twin, with any rows in memory, any times of writing, and any restarts."""
 
 from __future__ import annotations
 

@@ -3,11 +3,12 @@
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _WORD = re.compile(r"[A-Za-z']+")
 _WHAT = re.compile(r"\bwhat\b", re.IGNORECASE)
+_STIFF = re.compile(r"\b(?:shall|anew|for ever|whoever|meanwhile)\b", re.IGNORECASE)
 _QUESTION_WORD = re.compile(r"(?:what|which|who|whose|when|where|why|how|whether|whoever|whatever)\b", re.IGNORECASE)
 _CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 _TABLE_ROW = re.compile(r"^\s*(?://!?\s*)?\|.*$", re.MULTILINE)
@@ -32,12 +33,15 @@ class Counts:
     docstrings: int = 0
     question_first: int = 0
     """Docstrings that begin with a question word."""
+    stiff: list[str] = field(default_factory=list)
+    """Words that have a plainer one, each with its text."""
 
     def add(self, text: str) -> None:
         """Count a text."""
         plain = _CODE.sub("x", text)
         self.words += len(_WORD.findall(plain))
         self.whats += len(_WHAT.findall(plain))
+        self.stiff += [f"{word}: {text[:80]}" for word in _STIFF.findall(plain)]
         self.semicolons += _TABLE_ROW.sub("", plain).count(";")
 
     def add_docstring(self, text: str) -> None:
@@ -79,8 +83,8 @@ def _documented(node: ast.AST) -> Iterator[ast.Module | ast.ClassDef | ast.Funct
     """Yield the node and those below it that may have a docstring. Expressions have none, and most nodes are in expressions."""
     if isinstance(node, _DOCUMENTED):
         yield node
-    for field in _BLOCKS:
-        for child in getattr(node, field, ()):
+    for block in _BLOCKS:
+        for child in getattr(node, block, ()):
             yield from _documented(child)
 
 

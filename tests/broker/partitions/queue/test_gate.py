@@ -203,7 +203,7 @@ async def test_no_message_is_enqueued_before_the_topics_settings_are_in_force():
 
 
 async def test_no_message_is_enqueued_before_the_clock_runs():
-    """A delay that began at the time before a long stop would be over at once."""
+    """A delay that began at the time before a long stop would end immediately."""
     async with running() as node:
         topic = await queue_topic(node)
         queue = queue_of(node, topic)
