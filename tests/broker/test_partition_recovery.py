@@ -12,7 +12,7 @@ from raftmq.broker.node import Node
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.cli.doctor import recovery_findings
 from raftmq.client.admin.recovery import LostPartitions
-from raftmq.errors import InvalidArgumentError, OffsetOutOfRangeError
+from raftmq.errors import FailedPreconditionError, OffsetOutOfRangeError
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.storage.doctor import Severity
 from raftmq.types import GroupId
@@ -71,7 +71,7 @@ async def test_a_partition_is_recovered_from_one_replica(nodes: Nodes) -> None:
                 await producer.send("flights", b"%d" % number)
         old = partition_of(running[0])
         kept_id, lost_id = (replica.node_id for replica in old.replicas)
-        with pytest.raises(InvalidArgumentError, match="needs no recovery"):
+        with pytest.raises(FailedPreconditionError, match="needs no recovery"):
             await admin.recover_partition("flights", 0, kept_id, unsafe=True)
     kept, lost = by_id[kept_id], by_id[lost_id]
     async with Producer(bootstrap_servers=kept.addresses.client) as running_producer:
@@ -103,11 +103,11 @@ async def lose_and_recover(
         assert (held[kept_id].condition, held[kept_id].log_end_offset) == ("served", 11)
         assert held[lost_id].condition == "unreachable"
         assert held[lost_id].unreachable_seconds > 0
-        with pytest.raises(InvalidArgumentError, match="does not answer: start it, or name another one"):
+        with pytest.raises(FailedPreconditionError, match="does not answer: start it, or name another one"):
             await admin.recover_partition("flights", 0, lost_id, unsafe=True)
-        with pytest.raises(InvalidArgumentError, match="has no replica"):
+        with pytest.raises(FailedPreconditionError, match="has no replica"):
             await admin.recover_partition("flights", 0, int(third.view.node_id), unsafe=True)
-        with pytest.raises(InvalidArgumentError, match="no longer served by group 99"):
+        with pytest.raises(FailedPreconditionError, match="no longer served by group 99"):
             await admin.recover_partition("flights", 0, kept_id, unsafe=True, group_id=99)
         planned = await admin.recover_partition("flights", 0, kept_id, unsafe=True, dry_run=True)
         assert partition_of(kept).group_id == old.group_id
