@@ -334,7 +334,7 @@ def status_json(
         "partitions_without_leader": _without_leader_count(cluster),
         "brokers": brokers,
         "problems": sentences,
-        "may_restart_next": interruption is not None and not interruption,
+        "may_restart_next": _may_restart_next(interruption),
         "restart_interrupts": None if interruption is None else dataclasses.asdict(interruption),
     }
 
@@ -382,10 +382,15 @@ def _state(broker: BrokerDescription) -> str:
 
 def _summary(cluster: ClusterDescription, problems: list[Problem], interruption: Interruption | None) -> str:
     if not problems:
-        free = ": the next broker may be restarted" if interruption is not None and not interruption else ""
+        free = ": the next broker may be restarted" if _may_restart_next(interruption) else ""
         return f"none without a leader, all replicas in sync{free}"
     answering = " that answers" if cluster.health is not None else ""
     return f"{_without_leader_count(cluster) or 'none'} without a leader{answering}"
+
+
+def _may_restart_next(interruption: Interruption | None) -> bool:
+    """Return whether there are no problems, and a restart interrupts nothing."""
+    return interruption is not None and not interruption
 
 
 def _interrupted(interruption: Interruption) -> str:

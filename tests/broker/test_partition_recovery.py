@@ -153,9 +153,12 @@ async def check_returned(nodes: Nodes, lost: Node, kept: Node, old: PartitionVie
     assert partition_of(back) == partition_of(kept)
 
 
-async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_readers_and_writers_are_told(
-    nodes: Nodes,
-) -> None:
+async def three_of_five(nodes: Nodes) -> tuple[GroupId, Node, list[Node], Node]:
+    """Start five brokers, three of which have flights/0.
+
+    Returns:
+        The group of the partition, the broker to keep, the two that will be lost, and one without a replica.
+    """
     first = await nodes.serve("1", bootstrap=True, stable_seconds=30.0, metadata_voters=5)
     join = (first.addresses.peer,)
     running = [first, *[await nodes.serve(n, join=join, stable_seconds=30.0, metadata_voters=5) for n in "2345"]]
@@ -165,9 +168,15 @@ async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_reader
         await admin.create_topic("flights", 1, 3)
     old = partition_of(first)
     group_id = GroupId(old.group_id)
-    kept = by_id[old.replicas[2].node_id]
-    lost = [by_id[replica.node_id] for replica in old.replicas[:2]]
+    kept, *lost = (by_id[replica.node_id] for replica in reversed(old.replicas))
     other = next(node for node in running if node is not kept and node not in lost)
+    return group_id, kept, lost, other
+
+
+async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_readers_and_writers_are_told(
+    nodes: Nodes,
+) -> None:
+    group_id, kept, lost, other = await three_of_five(nodes)
     async with (
         Producer(bootstrap_servers=other.addresses.client, delivery_timeout_ms=20_000) as producer,
         Consumer(bootstrap_servers=other.addresses.client, auto_offset_reset="none") as consumer,
@@ -198,17 +207,7 @@ async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_reader
 @pytest.mark.long
 async def test_readers_are_told_of_lost_records_even_after_others_have_taken_their_offsets(nodes: Nodes) -> None:
     """They would go on after records that they never saw, or commit such an offset for the next reader."""
-    first = await nodes.serve("1", bootstrap=True, stable_seconds=30.0, metadata_voters=5)
-    join = (first.addresses.peer,)
-    running = [first, *[await nodes.serve(n, join=join, stable_seconds=30.0, metadata_voters=5) for n in "2345"]]
-    await until(lambda: len(first.view.metadata.core.membership.voters) == 5)
-    by_id = {int(node.view.node_id): node for node in running}
-    async with admin_of(first) as admin:
-        await admin.create_topic("flights", 1, 3)
-    old = partition_of(first)
-    group_id = GroupId(old.group_id)
-    kept, *lost = (by_id[replica.node_id] for replica in reversed(old.replicas))
-    other = next(node for node in running if node is not kept and node not in lost)
+    group_id, kept, lost, other = await three_of_five(nodes)
     servers = other.addresses.client
     async with (
         Producer(bootstrap_servers=servers, delivery_timeout_ms=20_000) as producer,
@@ -258,17 +257,7 @@ async def test_a_worker_works_again_on_what_was_kept_and_goes_on_with_new_record
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its second record is in work when a recovery takes the two after it, which it has finished."""
-    first = await nodes.serve("1", bootstrap=True, stable_seconds=30.0, metadata_voters=5)
-    join = (first.addresses.peer,)
-    running = [first, *[await nodes.serve(n, join=join, stable_seconds=30.0, metadata_voters=5) for n in "2345"]]
-    await until(lambda: len(first.view.metadata.core.membership.voters) == 5)
-    by_id = {int(node.view.node_id): node for node in running}
-    async with admin_of(first) as admin:
-        await admin.create_topic("flights", 1, 3)
-    old = partition_of(first)
-    group_id = GroupId(old.group_id)
-    kept, *lost = (by_id[replica.node_id] for replica in reversed(old.replicas))
-    other = next(node for node in running if node is not kept and node not in lost)
+    group_id, kept, lost, other = await three_of_five(nodes)
     begun: list[bytes | None] = []
     may_end = asyncio.Event()
 
