@@ -28,6 +28,7 @@ from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.broker.services.forwarder import Forwarder
 from raftmq.broker.services.host import ServiceHost
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.storage.directory_lock import DirectoryLock
 from raftmq.storage.disk_space import DiskReserve
 from raftmq.storage.fault_board import FaultBoard, last_fault
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -47,9 +48,11 @@ EXIT_ABNORMAL: Final = 70
 class NodeEnvironment:
     """Creates a node's parts in production. Each method is called once, during the node's creation, unless it says otherwise."""
 
-    def __init__(self, config: BrokerConfig, tracing: Tracing | None = None) -> None:
+    def __init__(self, config: BrokerConfig, tracing: Tracing | None = None, lock: DirectoryLock | None = None) -> None:
+        """Keep the configuration, the process's tracing if there is any, and the data directory's lock if the process holds it already."""
         self.config = config
         self._tracing = tracing
+        self._lock = lock
 
     def feature_level(self) -> int:
         """Return the highest feature level that the program knows. Tests put an older program here."""
@@ -65,7 +68,8 @@ class NodeEnvironment:
         if fault is not None:
             suspects = [f"{key.group_id}-{key.replica_id}" for key in sorted(fault.suspects)]
             log.error("last_exit_by_fault", replicas=suspects, reason=fault.trace)
-        return Registry(self.config.data_dir / "node.mdb", suspects=fault.suspects if fault is not None else ())
+        path = self.config.data_dir / "node.mdb"
+        return Registry(path, suspects=fault.suspects if fault is not None else (), lock=self._lock)
 
     def store(self, disk: DiskReserve) -> LmdbLogStore:
         """Open the store of the replicas' files."""

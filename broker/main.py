@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import errno
-import fcntl
 import gc
 import importlib.metadata
 import json
@@ -15,8 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import structlog
 import uvloop
@@ -30,8 +27,9 @@ from raftmq.broker.node import Node
 from raftmq.broker.service_manager import ServiceManager
 from raftmq.extras import MissingExtraError, require
 from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.directory_lock import DirectoryLock
 from raftmq.storage.disk_space import VolumeFullError
-from raftmq.storage.errors import RegistryError, ReplicaStorageError
+from raftmq.storage.errors import DirectoryInUseError, RegistryError, ReplicaStorageError
 from raftmq.storage.lmdb_log_store import replica_file_count
 
 if TYPE_CHECKING:
@@ -98,11 +96,9 @@ def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
     config = loaded.config
     try:
         config.data_dir.mkdir(parents=True, exist_ok=True)
-        lock = _lock(config.data_dir)
-    except BlockingIOError:
-        return _print_error(
-            f"data directory {config.data_dir}: another broker (or raftmq doctor) uses it", EXIT_REFUSED
-        )
+        lock = DirectoryLock(config.data_dir)
+    except DirectoryInUseError as error:
+        return _print_error(str(error), EXIT_REFUSED)
     except OSError as error:
         return _print_error(f"cannot use data directory {config.data_dir}: {error.strerror}", EXIT_MACHINE)
     for key in ("listen", "peer_listen", "http_listen", "data_listen"):
@@ -120,7 +116,7 @@ def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
     gc.freeze()  # the modules
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(loaded, tracing))
+            return runner.run(_serve(loaded, NodeEnvironment(config, tracing, lock)))
     except VolumeFullError as error:
         return _print_error(str(error), EXIT_MACHINE)
     except (RegistryError, ReplicaStorageError) as error:
@@ -129,8 +125,7 @@ def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
         lock.close()
 
 
-async def _serve(loaded: LoadedConfig, tracing: Tracing | None) -> int:
-    parts = NodeEnvironment(loaded.config, tracing)
+async def _serve(loaded: LoadedConfig, parts: NodeEnvironment) -> int:
     node = Node(loaded.config, importlib.metadata.version("raftmq"), parts, loaded.sources)
     if node.store.board is not None:
         node.store.board.catch_faults()
@@ -202,25 +197,6 @@ def _bound_end(seconds: float) -> None:
 def _print_error(sentence: str, exit_code: int) -> int:
     print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201
     return exit_code
-
-
-def _lock(data_dir: Path) -> IO[str]:
-    """Lock the data directory, because two brokers would destroy it. Raises `BlockingIOError` in the second one."""
-    handle = (data_dir / "lock").open("a+")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.close()
-        raise
-    try:
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        # the number is for human readers; a start on a full volume is checked later, when the ballast is released
-    return handle
 
 
 def _why_not(address: str) -> str | None:

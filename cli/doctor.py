@@ -33,7 +33,8 @@ def doctor(
     It describes each problem and how to fix it, and notes partitions that were recovered after a lost majority. It changes nothing and refuses a directory in use (exit code 4). Exit
     code 6 means that something is wrong, 0 that there are at most notes.
     """
-    from raftmq.storage.doctor import DirectoryInUseError, NoDataDirectoryError, examine
+    from raftmq.storage.doctor import NoDataDirectoryError, examine
+    from raftmq.storage.errors import DirectoryInUseError
 
     try:
         with progress() as on_file:

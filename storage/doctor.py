@@ -7,21 +7,20 @@ because its files change under the reader.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from raftmq.storage.directory_lock import kept_from_brokers
 from raftmq.storage.disk_space import TIMES_SUFFIX, default_reserve_bytes, megabytes, start_bytes
 from raftmq.storage.file_inspection import FileReport
 from raftmq.storage.lmdb_log_store import replica_files, state_files
@@ -31,8 +30,6 @@ from raftmq.storage.registry_codec import ReplicaState
 from raftmq.types import GroupId, ReplicaId
 
 REGISTRY_FILE = "node.mdb"
-LOCK_FILES = ("lock", "node.mdb-owner")
-"""The files that a running broker locks. The first contains its process id."""
 
 _METADATA_GROUP = 0
 
@@ -88,10 +85,6 @@ class Diagnosis:
         return all(finding.severity is Severity.NOTE for finding in self.findings)
 
 
-class DirectoryInUseError(Exception):
-    """A broker is running on the directory."""
-
-
 class NoDataDirectoryError(Exception):
     """The directory is not a broker's data directory."""
 
@@ -120,7 +113,9 @@ def examine(
         NoDataDirectoryError: The directory is not a broker's data directory. Nothing was examined.
         OSError: The directory or a file in it cannot be read.
     """
-    with _kept_from_brokers(data_dir):
+    if not data_dir.is_dir():
+        raise NoDataDirectoryError(f"there is no directory {data_dir}")
+    with kept_from_brokers(data_dir):
         files, states = replica_files(data_dir / "groups"), state_files(data_dir / "groups")
         registry = data_dir / REGISTRY_FILE
         if not registry.exists() and not files and not states:
@@ -163,26 +158,6 @@ def examine(
 
 
 # ------------------------------------------------------------------------------------------------------- the directory
-
-
-@contextmanager
-def _kept_from_brokers(data_dir: Path) -> Iterator[None]:
-    """Hold shared locks on a broker's lock files, so that no broker starts during the examination. Raises `DirectoryInUseError`."""
-    if not data_dir.is_dir():
-        raise NoDataDirectoryError(f"there is no directory {data_dir}")
-    with ExitStack() as held:
-        for name in LOCK_FILES:
-            with suppress(FileNotFoundError):
-                descriptor = os.open(data_dir / name, os.O_RDONLY)
-                held.callback(os.close, descriptor)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    owner = (data_dir / LOCK_FILES[0]).read_text().strip()
-                    raise DirectoryInUseError(
-                        f"{data_dir} is in use by a running broker{f' (process {owner})' if owner else ''}: stop it first"
-                    ) from None
-        yield
 
 
 def _inner(data_dir: Path) -> str:

@@ -62,7 +62,11 @@ class StorageUnavailableError(ReplicaStorageError):
 
 
 class RegistryError(Exception):
-    """The registry cannot be used: damaged, of another format, or already in use by another process.
+    """The registry cannot be used: damaged, of another format, or in a directory that is in use.
 
     Without the registry a node does not know its identity: it must not start, or must end. A commit is never retried.
     """
+
+
+class DirectoryInUseError(RegistryError):
+    """Another process uses the data directory: a broker, or `raftmq doctor`. Nothing was read or changed."""

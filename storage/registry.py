@@ -8,18 +8,17 @@ and its callers draw the conclusions.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import lmdb
 from raftmq.errors import invariant
 from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
+from raftmq.storage.directory_lock import DirectoryLock
 from raftmq.storage.durable_files import make_directory, sync_directory
 from raftmq.storage.entry_codec import CodecError
 from raftmq.storage.errors import RegistryError
@@ -65,11 +64,15 @@ _KEY = struct.Struct(">QQ")
 class Registry:
     """The open registry of a node. Opening it counts a boot. Only one process may hold it."""
 
-    def __init__(self, path: Path | str, *, suspects: Collection[ReplicaKey] = ()) -> None:
+    def __init__(
+        self, path: Path | str, *, suspects: Collection[ReplicaKey] = (), lock: DirectoryLock | None = None
+    ) -> None:
         """Open or create the file. Raises `RegistryError`.
 
         Args:
             path: The file.
+            lock: The lock of the file's directory, if the caller holds it. Without it the registry locks the directory itself until
+                it is closed.
             suspects: Replicas whose files the previous process was reading when a memory fault killed it.
         """
         self._path = Path(path)
@@ -77,11 +80,11 @@ class Registry:
         make_directory(self._path.parent)
         self._changing = threading.RLock()
         self._is_closed = False
-        self._owner_lock = _lock_for_this_process(self._path.with_name(self._path.name + "-owner"))
+        self._own_lock = DirectoryLock(self._path.parent) if lock is None else None
         try:
             self._open()
         except BaseException:
-            os.close(self._owner_lock)
+            self._unlock()
             raise
 
     def _open(self) -> None:
@@ -198,7 +201,11 @@ class Registry:
                 }
                 self._write(replace(self._node, is_running=False), closed)
             self._environment.close()
-            os.close(self._owner_lock)
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._own_lock is not None:
+            self._own_lock.close()
 
     def _write(self, node: NodeRow | None, rows: Mapping[ReplicaKey, ReplicaRow]) -> None:
         """Write the rows in one transaction, then update the copies in memory. After `RegistryError` the process must end."""
@@ -413,15 +420,3 @@ class Registry:
             rows = {key: replace(row, abnormal_exits=0) for key, row in self._replicas.items() if row.abnormal_exits}
             if rows:
                 self._write(None, rows)
-
-
-def _lock_for_this_process(path: Path) -> int:
-    """Lock the data directory: two brokers on one directory would vote twice. The kernel drops the lock when the process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        with suppress(OSError):
-            os.close(descriptor)
-        raise RegistryError(f"{path.parent} is in use by another process") from error
-    return descriptor

@@ -21,7 +21,7 @@ from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters, 
 
 MOVED = {"listen": "127.0.0.1:0", "peer_listen": "127.0.0.1:0", "http_listen": "127.0.0.1:0"}
 """Any other addresses."""
-LOCKS = shutil.ignore_patterns("lock", "*-owner", "*-lock")
+LOCKS = shutil.ignore_patterns("lock", "*-lock")
 NAMES = ("one", "two", "three")
 RECORDS = 5
 

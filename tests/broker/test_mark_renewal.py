@@ -38,7 +38,7 @@ def copy(nodes: Nodes, name: str, new: str) -> Path:
     (running,) = (node for node in nodes.running() if node.config.data_dir.name == name)
     target = nodes.directory / new
     with running.registry._changing:
-        shutil.copytree(nodes.directory / name, target, ignore=shutil.ignore_patterns("lock", "*-owner", "*-lock"))
+        shutil.copytree(nodes.directory / name, target, ignore=shutil.ignore_patterns("lock", "*-lock"))
     return target
 
 

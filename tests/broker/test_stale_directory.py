@@ -22,7 +22,7 @@ from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, Nodes, config
 def copied(nodes: Nodes, name: str, new: str) -> Path:
     """Copy a data directory."""
     target = nodes.directory / new
-    shutil.copytree(nodes.directory / name, target, ignore=shutil.ignore_patterns("lock", "*-owner", "*-lock"))
+    shutil.copytree(nodes.directory / name, target, ignore=shutil.ignore_patterns("lock", "*-lock"))
     return target
 
 
