@@ -137,7 +137,18 @@ def _run_many(
     if is_recorded:
         operations = totals["operations"]
         write_record(
-            RunRecord(commit, first, count, findings, operations, virtual_seconds, wall_seconds, cpu_seconds, jobs)
+            RunRecord(
+                commit,
+                [FLAGS[part] for part in forced],
+                first,
+                count,
+                findings,
+                operations,
+                virtual_seconds,
+                wall_seconds,
+                cpu_seconds,
+                jobs,
+            )
         )
     if not findings:
         return Verdict.OK
@@ -169,7 +180,7 @@ def main() -> int:
     parser.add_argument(
         "--entries", action="store_true", help="clients enter shared sets in every seed, not only in some"
     )
-    parser.add_argument("--record", action="store_true", help="add a row to docs/internals/simulation-runs.md")
+    parser.add_argument("--record", action="store_true", help="add a row to sim/cluster/runs.csv")
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
         parser.error("only a batch of seeds of the product is recorded")

@@ -1,10 +1,11 @@
-"""Records the batches of seeds that were run and their findings: a row for each batch in `docs/internals/simulation-runs.md`.
+"""Records the batches of seeds that were run, a row for each in `runs.csv`.
 
 It must not judge or run anything. Invariant: a row is added when a batch is complete, and no row is ever changed or removed.
 """
 
 from __future__ import annotations
 
+import csv
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,20 @@ from pathlib import Path
 from sim.cluster.run import Outcome
 
 _ROOT = Path(__file__).resolve().parents[2]
-PAGE = _ROOT / "docs/internals/simulation-runs.md"
-END = "<!-- end of runs -->\n"
+TABLE = Path(__file__).with_name("runs.csv")
+COLUMNS = (
+    "commit",
+    "options",
+    "first",
+    "seeds",
+    "findings",
+    "operations",
+    "virtual_hours",
+    "wall_minutes",
+    "processor_minutes",
+    "processes",
+    "note",
+)
 FINDINGS_NAMED_MAX = 5
 """Maximum number of findings named in a batch's row. The rest is counted."""
 
@@ -24,29 +37,38 @@ class RunRecord:
     """One batch."""
 
     commit: str
+    options: Sequence[str]
+    """Options that every seed was forced to have, such as `queues`."""
     first: int
     seeds: int
     findings: Sequence[Outcome]
     operations: int
+    """Operations of clients in all seeds."""
     virtual_seconds: float
     wall_seconds: float
     cpu_seconds: float
     jobs: int
 
-    def row(self) -> str:
-        """Return the batch's row of the table."""
-        return (
-            f"| {self.commit} | {self.first}–{self.first + self.seeds - 1} | {self.seeds:,} | {self._found()} "
-            f"| {self.operations:,} | {self.virtual_seconds / 3600:.1f} | {self.wall_seconds / 60:.0f} "
-            f"| {self.cpu_seconds / 60:.0f} | {self.jobs} |\n"
-        )
+    def row(self) -> dict[str, str]:
+        """Return the batch's row of the table, by columns."""
+        return {
+            "commit": self.commit,
+            "options": " ".join(self.options),
+            "first": str(self.first),
+            "seeds": str(self.seeds),
+            "findings": self._found(),
+            "operations": str(self.operations),
+            "virtual_hours": f"{self.virtual_seconds / 3600:.1f}",
+            "wall_minutes": f"{self.wall_seconds / 60:.0f}",
+            "processor_minutes": f"{self.cpu_seconds / 60:.0f}",
+            "processes": str(self.jobs),
+            "note": "",
+        }
 
     def _found(self) -> str:
-        if not self.findings:
-            return "nothing"
         named = [f"{one.seed} {one.verdict.name.lower()}" for one in self.findings[:FINDINGS_NAMED_MAX]]
         more = len(self.findings) - len(named)
-        return f"{len(self.findings)}: " + ", ".join(named) + (f", and {more} more" if more else "")
+        return "; ".join([*named, f"and {more} more"] if more else named)
 
 
 def current_commit() -> str:
@@ -59,18 +81,17 @@ def current_commit() -> str:
     commit = git("rev-parse", "--short=10", "HEAD")
     if not commit:
         return "unknown"
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){PAGE.relative_to(_ROOT)}")
-    return f"`{commit}{'+' if changed else ''}`"
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){TABLE.relative_to(_ROOT)}")
+    return f"{commit}{'+' if changed else ''}"
 
 
-def with_row(page: str, row: str) -> str:
-    """Return the page with one more row at the end of the table."""
-    before, end, after = page.partition(END)
-    if not end:
-        raise ValueError("the page has no table of runs")
-    return before + row + end + after
+def write_record(record: RunRecord, table: Path = TABLE) -> None:
+    """Add a row to the table."""
+    with table.open("a", newline="") as file:
+        csv.DictWriter(file, COLUMNS, lineterminator="\n").writerow(record.row())
 
 
-def write_record(record: RunRecord, page: Path = PAGE) -> None:
-    """Add a row to the page."""
-    page.write_text(with_row(page.read_text(), record.row()))
+def read_records(table: Path = TABLE) -> list[dict[str, str]]:
+    """Return the rows of the table, by columns."""
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -695,7 +695,7 @@ UNITS = {"": 1, "bytes": 1, "s": 1, "KiB": 1024, "MiB": 1024**2}
 BOUNDS = [
     (page.name, row["value"], row["where"])
     for page in sorted(INTERNALS.glob("*.md"))
-    if page.name not in ("simulation-runs.md", "earlier-queues.md")  # written by simulation runs; about other systems
+    if page.name not in ("simulation-findings.md", "earlier-queues.md")  # about seeds; about other systems
     for row in table(page.name, "Bounds", "value", "where")
 ]
 
