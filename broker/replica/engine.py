@@ -453,8 +453,8 @@ class Engine:
             begun.append((replica, *ready))
 
     def _process(self, replica: Replica[StateMachine]) -> None:
-        """Do a core's work until there is none left."""
-        while (taken := self._take_ready(replica)) is not None:
+        """Do a core's work until there is none left, or applied entries have silenced the node."""
+        while not replica.is_closed and (taken := self._take_ready(replica)) is not None:
             self._run(replica, *taken)
 
     def _take_ready(self, replica: Replica[StateMachine]) -> tuple[Ready, bool] | None:

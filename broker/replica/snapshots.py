@@ -231,6 +231,8 @@ class Snapshots:
         assert work.snapshot is not None
         self.installed_total += 1
         replica.on_installed(work.snapshot.meta, fresh)
+        if replica.is_closed:
+            return  # by the new state: it is of a feature level that this program does not know, and the node has fallen silent
         rest = dataclasses.replace(work, snapshot=None)
         if rest.entries:
             self._commits.start(replica, rest, with_inbound=False)

@@ -15,7 +15,7 @@ from sim.cluster.run import Outcome
 
 _ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("runs.csv")
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "commit",
     "options",
     "first",

@@ -115,3 +115,19 @@ async def test_a_snapshot_without_disk_space_waits_for_it(monkeypatch):
             lambda: cluster.fatal or (replica.log_start.index == 20 and isinstance(replica.disk, Idle) and not refusals)
         )
         assert cluster.fatal == []
+
+
+async def test_a_snapshot_whose_state_silences_the_node_is_not_acknowledged(monkeypatch):
+    """The state may be of a feature level that the program does not know."""
+    async with EngineCluster() as cluster:
+        node = cluster.nodes[1]
+        replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))
+        sent = []
+        monkeypatch.setattr(node.engine, "send", lambda sender, message: sent.append(message))
+        replica.restored_listeners.append(node.engine.close)
+        replica.core.step(snapshot(20, list(replica.state_machine.rows())))
+        node.engine.mark_dirty(replica)
+        await turn_until(lambda: replica.is_closed)
+        await asyncio.sleep(0.01)
+        assert replica.state_machine.applied_index == 20
+        assert sent == []
