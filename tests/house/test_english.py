@@ -26,7 +26,7 @@ BOUNDS: dict[str, tuple[int, int, int]] = {
     "examples": (0, 1, 0),
     "fsm": (0, 4, 1),
     "helm": (0, 0, 0),
-    "pages at the root": (7, 5, 0),
+    "pages at the root": (4, 2, 0),
     "pyspark_raftmq": (0, 0, 0),
     "raft": (8, 1, 0),
     "scripts": (0, 0, 0),

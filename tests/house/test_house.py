@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ REGISTRY_HOSTS = re.compile(
     r"\b(?:[\w-]+\.)*(?:pypi\.org|pythonhosted\.org|npmjs\.org|proxy\.golang\.org)\b|--(?:extra-)?index-url|\bindex-url\s*=",
     re.IGNORECASE,
 )
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+ENTRY_MAX = 150
+"""Characters of an entry in CHANGELOG.md, without the addresses of its links."""
 
 
 def tracked_texts() -> list[tuple[Path, str]]:
@@ -122,6 +126,36 @@ def test_the_installed_version_and_the_changelog_agree_with_the_project() -> Non
     version = project()["version"]
     assert importlib.metadata.version("raftmq") == version
     assert re.search(rf"^## \[({re.escape(version)}|Unreleased)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def wrong_entries(changelog: str) -> list[str]:
+    """Return the lines below the first version that are entries above `ENTRY_MAX`, or that continue an entry."""
+    lines = [LINK.sub(r"\1", line) for line in changelog.partition("\n## ")[2].splitlines()]
+    too_long = [line for line in lines if line.startswith("- ") and len(line) > ENTRY_MAX]
+    continued = [
+        line for before, line in pairwise(lines) if before.startswith("- ") and line and not line.startswith("- ")
+    ]
+    return too_long + continued
+
+
+def test_each_entry_of_the_changelog_is_one_short_line() -> None:
+    assert wrong_entries((ROOT / "CHANGELOG.md").read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "count"),
+    [
+        (f"- {'a' * 148}\n", 0),
+        (f"- {'a' * 149}\n", 1),
+        (f"- {'a' * 138} [the guide]({'b' * 50})\n", 0),
+        (f"- {'a' * 139} [the guide]({'b' * 50})\n", 1),
+        ("- begins here\n  and ends there\n- another one\n", 1),
+        ("- begins here\nand ends there\n", 1),
+        ("- one\n- two\n\nClients\n\n- three\n", 0),
+    ],
+)
+def test_an_entry_that_is_too_long_or_continued_is_found(entries: str, count: int) -> None:
+    assert len(wrong_entries(f"# Changelog\n\n- no entry\n  of a version\n\n## [1.0.0]\n\n{entries}")) == count
 
 
 def test_the_architecture_is_short_and_names_every_package() -> None:
