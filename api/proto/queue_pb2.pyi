@@ -2222,12 +2222,14 @@ class MovePartitionRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., broker_ids: _Optional[_Iterable[int]] = ..., dry_run: bool = ..., metadata_revision: _Optional[int] = ..., unpin: bool = ...) -> None: ...
 
 class MovePartitionResponse(_message.Message):
-    __slots__ = ("metadata_revision", "move")
+    __slots__ = ("metadata_revision", "move", "had_no_pin")
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     MOVE_FIELD_NUMBER: _ClassVar[int]
+    HAD_NO_PIN_FIELD_NUMBER: _ClassVar[int]
     metadata_revision: int
     move: PartitionMove
-    def __init__(self, metadata_revision: _Optional[int] = ..., move: _Optional[_Union[PartitionMove, _Mapping]] = ...) -> None: ...
+    had_no_pin: bool
+    def __init__(self, metadata_revision: _Optional[int] = ..., move: _Optional[_Union[PartitionMove, _Mapping]] = ..., had_no_pin: bool = ...) -> None: ...
 
 class TransferLeaderRequest(_message.Message):
     __slots__ = ("topic", "partition", "broker_id", "metadata_revision", "timeout_ms")

@@ -254,7 +254,7 @@ class Admin(SyncClient):
         """Move a partition to other brokers. See `raftmq.Admin.move_partition`."""
         return self._run(lambda: self._client.move_partition(topic, partition, broker_ids, dry_run=dry_run))
 
-    def unpin_partition(self, topic: str, partition: int) -> None:
+    def unpin_partition(self, topic: str, partition: int) -> bool:
         """Let automatic balancing move a partition again. See `raftmq.Admin.unpin_partition`."""
         return self._run(lambda: self._client.unpin_partition(topic, partition))
 

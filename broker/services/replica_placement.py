@@ -82,7 +82,9 @@ class ReplicaPlacementService:
         is_pinned = not request.unpin and self._metadata.feature_level >= PIN_LEVEL
         move = planned_move(self._metadata, partition, node_ids, pb.REQUESTED)
         if request.dry_run or (node_ids == present and is_pinned == partition.is_pinned):
-            return pb.MovePartitionResponse(metadata_revision=self._metadata.revision, move=move)
+            return pb.MovePartitionResponse(
+                metadata_revision=self._metadata.revision, move=move, had_no_pin=not partition.is_pinned
+            )
         command = SetReplicas(partition.group_id, node_ids, partition.revision, is_pinned)
         done = await self.leader.execute(command, Done, call.deadline)
         return pb.MovePartitionResponse(metadata_revision=done.revision, move=move)

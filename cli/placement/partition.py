@@ -176,8 +176,10 @@ def move(
     if unpin is (to is not None):
         raise typer.BadParameter("give either --to, to move the partition, or --unpin")
     if to is None:
-        run_admin(bootstrap_servers, timeout, lambda admin: admin.unpin_partition(topic, partition))
-        _print_unpinned(topic, partition, output)
+        if dry_run:
+            raise typer.BadParameter("--unpin moves nothing, so that there is nothing to show with --dry-run")
+        was_pinned = run_admin(bootstrap_servers, timeout, lambda admin: admin.unpin_partition(topic, partition))
+        _print_unpinned(topic, partition, output, was_pinned=was_pinned)
         return
     if dry_run:
         planned = run_question(
@@ -235,11 +237,13 @@ app.command(
 )(recovery.recover)
 
 
-def _print_unpinned(topic: str, partition: int, output: Output) -> None:
+def _print_unpinned(topic: str, partition: int, output: Output, *, was_pinned: bool) -> None:
     if output is Output.JSON:
-        print_json({"result": "unpinned", "topic": topic, "partition": partition})
-    else:
+        print_json({"result": "unpinned", "topic": topic, "partition": partition, "was_pinned": was_pinned})
+    elif was_pinned:
         print(f"partition {topic}/{partition} unpinned: automatic balancing may move it")
+    else:
+        print(f"partition {topic}/{partition} is not pinned: nothing changed")
 
 
 def _print_move(move: PartitionMove, output: Output, result: str) -> None:

@@ -657,8 +657,10 @@ class Admin:
             self._resolver, topic, partition, broker_ids, self._timeout_seconds, dry_run=dry_run
         )
 
-    async def unpin_partition(self, topic: str, partition: int) -> None:
-        """Let automatic balancing move a partition again that `move_partition` placed. Without a pin nothing changes.
+    async def unpin_partition(self, topic: str, partition: int) -> bool:
+        """Let automatic balancing move a partition again that `move_partition` placed.
+
+        Return whether it was pinned: without a pin nothing changes. After an attempt whose answer was lost, a repetition may find no pin.
 
         Args:
             topic: the topic's name.
@@ -668,7 +670,7 @@ class Admin:
             UnknownTopicError, UnknownPartitionError: nothing changed.
         """
         self._check_usable()
-        await placement_admin.unpin_partition(self._resolver, topic, partition, self._timeout_seconds)
+        return await placement_admin.unpin_partition(self._resolver, topic, partition, self._timeout_seconds)
 
     async def transfer_leader(self, topic: str, partition: int, broker_id: int | None = None) -> LeaderTransfer:
         """Transfer the leadership of a partition to one of its replicas, and wait until the new leader answers.

@@ -15,6 +15,7 @@ from raftmq.errors import (
     ClusterAlreadyFormedError,
     InvalidArgumentError,
     NotFormedError,
+    Outcome,
     PermissionDeniedError,
     RaftMQError,
     UnreachableError,
@@ -56,19 +57,22 @@ async def form_cluster(
     Raises:
         WrongClusterError: the brokers belong to several clusters.
         ClusterAlreadyFormedError: the first broker refuses, because a cluster exists that none of the named brokers belongs to.
-        RaftMQError: the last obstacle when the time ended. Nothing was formed, unless its outcome is unknown.
+        RaftMQError: the obstacle when the time ended: that of an order whose outcome is unknown, or else the last one, and nothing was formed.
     """
     transport = transport or GrpcTransport()
     connections = [transport.connect(address) for address in parse_addresses(bootstrap_servers)]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
     obstacle: RaftMQError = UnreachableError("no broker was asked in time")
+    doubt: RaftMQError | None = None
     try:
         while (seconds := deadline - loop.time()) > 0:
+            is_ordered = False
             try:
                 cluster_id = await _existing(connections, min(seconds, _QUESTION_SECONDS))
                 if cluster_id:
                     return FormedCluster(cluster_id, is_new=False)
+                is_ordered = True
                 response = await connections[0].call(
                     FORM_CLUSTER, pb.FormClusterRequest(), min(deadline - loop.time(), _ORDER_SECONDS)
                 )
@@ -79,8 +83,10 @@ async def form_cluster(
                 if isinstance(error, ClusterAlreadyFormedError) and isinstance(obstacle, ClusterAlreadyFormedError):
                     raise  # at the first time it may have been formed between the question and the order
                 obstacle = error
+                if is_ordered and error.outcome is Outcome.UNKNOWN:
+                    doubt = error  # a later order or question may fail, and the cluster of this order may be formed nevertheless
             await asyncio.sleep(RETRY_SECONDS)
-        raise obstacle
+        raise doubt or obstacle
     finally:
         await asyncio.gather(*(connection.close() for connection in connections))
 

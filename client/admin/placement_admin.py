@@ -76,14 +76,15 @@ async def move_partition(
     return read_move(response.move)
 
 
-async def unpin_partition(resolver: Resolver, topic: str, partition: int, timeout_seconds: float) -> None:
-    """Let automatic balancing move a partition again."""
+async def unpin_partition(resolver: Resolver, topic: str, partition: int, timeout_seconds: float) -> bool:
+    """Let automatic balancing move a partition again. Return whether it was pinned."""
     _check_partition(topic, partition)
     request = pb.MovePartitionRequest(
         topic=topic, partition=partition, unpin=True, metadata_revision=resolver.metadata_revision
     )
     response = await resolver.call_any(MOVE_PARTITION, request, timeout_seconds)
     resolver.record_revision(response.metadata_revision)
+    return not response.had_no_pin
 
 
 async def transfer_leader(

@@ -279,8 +279,10 @@ async def test_a_moved_partition_is_pinned_and_unpinned():
         for leaders_only, count in ((False, 1), (True, 0)):
             request = pb.RebalanceRequest(dry_run=True, leaders_only=leaders_only)
             assert (await node.balancing.rebalance(request, node.call())).pin_count == count
-        await move(pb.MovePartitionRequest(topic="t", partition=0, unpin=True), node.call())
-        assert not node.metadata.state_machine.partition(1).is_pinned
+        for had_no_pin in (False, True):
+            unpin = pb.MovePartitionRequest(topic="t", partition=0, unpin=True)
+            assert (await move(unpin, node.call())).had_no_pin is had_no_pin
+            assert not node.metadata.state_machine.partition(1).is_pinned
         assert replicas(node, 1) == [2, 1, 3]
         both = pb.MovePartitionRequest(topic="t", partition=0, broker_ids=[1, 2, 3], unpin=True)
         assert "not both" in str(await refusal(node, move, both))

@@ -141,7 +141,12 @@ def test_a_moved_partition_is_pinned_until_the_pin_is_ended(commands: ClusterCom
     assert "pinned: an operator moved it" in commands.text("partition", "describe", "orders", "0")
     said = commands.text("partition", "move", "orders", "0", "--unpin")
     assert said == "partition orders/0 unpinned: automatic balancing may move it\n"
-    assert commands.answer("partition", "move", "orders", "0", "--unpin")["result"] == "unpinned"
+    assert (
+        commands.text("partition", "move", "orders", "0", "--unpin")
+        == "partition orders/0 is not pinned: nothing changed\n"
+    )
+    again = commands.answer("partition", "move", "orders", "0", "--unpin")
+    assert again == {"result": "unpinned", "topic": "orders", "partition": 0, "was_pinned": False}
     assert commands.answer("partition", "describe", "orders", "0")["is_pinned"] is False
-    for arguments in ((), ("--unpin", "--to", "1,2")):
+    for arguments in ((), ("--unpin", "--to", "1,2"), ("--unpin", "--dry-run")):
         assert commands.run("partition", "move", "orders", "0", *arguments).returncode == 2

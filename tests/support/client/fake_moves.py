@@ -148,11 +148,13 @@ class FakeMovesService:
 
     async def MovePartition(self, request, context):
         topic = await self._known_partition(request, context)
+        partition = topic.partitions[request.partition]
+        had_no_pin = not partition.is_pinned
         if not request.dry_run:
-            topic.partitions[request.partition].is_pinned = not request.unpin
+            partition.is_pinned = not request.unpin
             self.cluster.changed()
         if request.unpin:
-            return pb.MovePartitionResponse(metadata_revision=self.cluster.revision)
+            return pb.MovePartitionResponse(metadata_revision=self.cluster.revision, had_no_pin=had_no_pin)
         if not set(request.broker_ids) <= self.cluster.brokers.keys():
             await self.refuse(context, pb.UNKNOWN_BROKER)
         move = self._move(topic, request.partition, list(request.broker_ids), pb.REQUESTED)
