@@ -230,7 +230,7 @@ class Resolver:
         check_text(name, "topic")
         request = pb.DescribeTopicRequest(name=name, metadata_revision=self.metadata_revision)
         response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
-        self._learn_topic(response.topic)
+        self._learn_topic(response.topic, self.topics.get(response.topic.name))
         for leader in response.leaders:
             known = self._leaders.get(leader.group_id)
             # The broker may only have lost its connection to the leader. When it is back, nothing has changed for the watch to tell.
@@ -271,7 +271,7 @@ class Resolver:
 
     def record_topic(self, topic: pb.Topic) -> None:
         """Store a topic from the answer of a call that created or changed it."""
-        self._learn_topic(topic)
+        self._learn_topic(topic, self.topics.get(topic.name))
         self._notify()
 
     def on_not_leader(self, group_id: int, error: NotLeaderError) -> bool:
@@ -447,9 +447,9 @@ class Resolver:
         deleted = set(update.deleted_topic_ids)
         if deleted:
             self.topics = {name: info for name, info in self.topics.items() if info.topic_id not in deleted}
+        known = before if update.is_full else self.topics  # a full table may come from a broker that is behind
         for topic in update.topics:
-            self._learn_successors(before.get(topic.name), topic)
-            self._learn_topic(topic)
+            self._learn_topic(topic, known.get(topic.name))
         for leader in update.leaders:
             self._learn_leader(leader.group_id, Leader(leader.broker_id, leader.leader_epoch))
         if deleted or (update.is_full and is_newest):
@@ -488,11 +488,13 @@ class Resolver:
                 successors[old] = partition.group_id
                 self._successors = dict(list(successors.items())[-settings.DELETED_LEADERS_MAX :])
 
-    def _learn_topic(self, topic: pb.Topic) -> None:
-        known = self.topics.get(topic.name)
+    def _learn_topic(self, topic: pb.Topic, known: TopicInfo | None) -> None:
+        """Take a topic as a broker describes it, unless `known`, the state until now, is newer."""
         self._learn_successors(known, topic)
-        if known is not None and (known.topic_id, known.partition_count) > (topic.topic_id, len(topic.partitions)):
-            return  # an older incarnation, or an older state of it: partitions are only ever added
+        if known is not None:
+            self.topics[topic.name] = known
+            if (known.topic_id, known.partition_count) > (topic.topic_id, len(topic.partitions)):
+                return  # an older incarnation, or an older state of it: partitions are only ever added
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
         group_ids = tuple(partition.group_id for partition in partitions)
         if known is not None and known.topic_id == topic.topic_id and any(map(gt, known.group_ids, group_ids)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from raftmq.client.connection.leader_calls import EARLIEST_TIME
-from raftmq.client.connection.resolver import Resolver
+from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.transport import Transport
 from raftmq.client.consumer.fetcher import Fetcher
 from raftmq.client.consumer.group_session import GroupSession, GroupSettings
@@ -155,16 +155,21 @@ class Assignment:
             info = self._resolver.topics.get(topic)
             if info is not None:
                 self.add((TopicPartition(topic, number) for number in range(info.partition_count)), is_late=True)
-                self._drop_above(topic, info.partition_count)
+                self._drop_partitions_without_successor(topic, info)
         self._on_data()
 
-    def _drop_above(self, topic: str, count: int) -> None:
-        """Drop the partitions that a topic lacks because it was created again with fewer."""
+    def _drop_partitions_without_successor(self, topic: str, info: TopicInfo) -> None:
+        """Drop the partitions that a topic lacks because it was created again with fewer. A broker that is behind does not know the last ones."""
         order = self._hand_out.order
-        named = ((state, state.topic_partition) for state in order)
-        kept = [state for state, at in named if at.topic != topic or at.partition < count]
-        if len(kept) < len(order):
-            self._keep(kept)
+        gone = {
+            state
+            for state in order
+            if state.topic_partition.topic == topic
+            and state.topic_partition.partition >= info.partition_count
+            and 0 < state.topic_id < info.topic_id
+        }
+        if gone:
+            self._keep([state for state in order if state not in gone])
 
     # -------------------------------------------------------------------------------------------------------- positions
 

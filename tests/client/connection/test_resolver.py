@@ -153,6 +153,24 @@ async def test_a_broker_that_does_not_hear_the_leader_takes_it_from_nobody(clust
     await resolver.close()
 
 
+async def test_the_whole_table_of_a_broker_that_is_behind_takes_no_partition_away(cluster: FakeCluster) -> None:
+    """With fewer partitions a producer would put the records of a key into another one for a while."""
+    cluster.create_topic("t", partitions=2)
+    behind = cluster.table()
+    resolver = await started(cluster)
+    cluster.add_partitions("t", 3)
+    await wait_until(resolver, lambda: resolver.topics["t"].partition_count == 3)
+    newest = resolver.topics["t"]
+    resolver._apply(behind, cluster.brokers[1].address)
+    assert resolver.topics["t"] == newest
+    cluster.create_topic("u")
+    later = cluster.table()
+    del later.topics[0]
+    resolver._apply(later, cluster.brokers[1].address)
+    assert list(resolver.topics) == ["u"], "a topic that a whole table lacks is gone"
+    await resolver.close()
+
+
 async def test_updates_of_another_cluster_are_ignored(cluster: FakeCluster):
     resolver = await started(cluster)
     cluster.cluster_id = "another"  # both addresses were taken over by another cluster

@@ -834,6 +834,24 @@ async def test_a_subscription_follows_a_topic_that_is_created_again_with_fewer_p
         assert consumer.assignment() == {part(0)}
 
 
+async def test_a_broker_that_is_behind_takes_no_partition_from_a_subscription(
+    broker: Harness, members: Members
+) -> None:
+    """Its table lacks the last partitions. They would be read again from their first records when a later table has them."""
+    topic = await broker.topic(TOPIC, partitions=3)
+    async with members.make(TOPIC, group_id=None) as consumer:
+        await produce(broker, topic, 2, 3)
+        await read(consumer, 3)
+        resolver = consumer._resolver
+        behind = pb.Topic(name=TOPIC, topic_id=topic.topic_id, partitions=topic.partitions[:2], kind="log")
+        for table in ([behind], [], [behind], [topic]):
+            brokers = [pb.Broker(broker_id=number, address=at) for number, at in resolver._broker_addresses.items()]
+            resolver._apply(pb.TopologyUpdate(is_full=True, brokers=brokers, topics=table), ADDRESS)
+            assert part(2) in consumer.assignment()
+        await produce(broker, topic, 2, 1)
+        assert [record.offset for record in await read(consumer, 1)] == [3]
+
+
 async def test_an_assigned_partition_that_the_new_topic_lacks_is_an_error(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC, partitions=2)
     await produce(broker, topic, 1, 3)
