@@ -215,7 +215,7 @@ class PartitionRecoveryService:
             term=max(highest, self._host.leadership.get(GroupId(partition.group_id)).term) + TERM_GAP,
             log_end_offset=kept.log_end_offset,
             known_end_offset=max(one.log_end_offset for one in known.values()),
-            expected_revision=metadata.revision,
+            expected_revision=partition.revision,  # as it was when the replicas were asked
         )
         if request.dry_run:
             return pb.RecoverPartitionResponse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL, METADATA_LEVELS
-from raftmq.fsm.metadata_commands import RaiseFeatureLevel, RecoverPartition
+from raftmq.fsm.metadata_commands import Done, RaiseFeatureLevel, RecoverPartition, SetReplicas
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 
@@ -54,6 +54,23 @@ async def test_a_recovery_must_be_meant_and_fit() -> None:
             refused = await refusal(node, **fields)
             assert (refused.code, words in str(refused)) == (code, True), str(refused)
         assert node.metadata.state_machine.recoveries() == ()
+
+
+async def test_a_partition_that_changed_during_the_decision_is_not_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as node:
+        await served_topic(node)
+        metadata = node.metadata.state_machine
+        (topic,) = metadata.topics()
+        (group_id,) = topic.group_ids
+
+        async def changed(*_: object) -> None:
+            assert isinstance(
+                await node._metadata(SetReplicas(group_id, (1,), metadata.revision, is_pinned=True)), Done
+            )
+
+        monkeypatch.setattr(node.recovery, "_require_lost", changed)
+        refused = await refusal(node)
+        assert (refused.code, metadata.recoveries()) == (pb.CONFLICT, ())
 
 
 async def test_replicas_say_what_they_hold() -> None:
