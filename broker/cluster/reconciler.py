@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -78,8 +79,8 @@ class ReconcilerHost(DamageHost, Protocol):
         """Bound the bytes that this node sends to new replicas of planned moves. 0: unlimited."""
         ...
 
-    def is_move_paced(self, replica: Replica[StateMachine]) -> bool:
-        """Return whether the group, led here, waits for the rate of moves."""
+    def is_copy_waiting(self, replica: Replica[StateMachine]) -> bool:
+        """Return whether a copy of the group, led here, waits for the rate of moves or for the end of other snapshots."""
         ...
 
 
@@ -94,15 +95,18 @@ class _CatchUp:
 
 @dataclass
 class _Slots:
-    """The groups led here that bring up new replicas. Moves must not delay a repair, so only other repairs count for it."""
+    """The groups led here that bring up new replicas. Moves must not delay a repair, so only other repairs count for it.
+
+    A replica that is unreachable or stuck causes no work, and does not count. Scenario: broker 4 dies while it rebuilds its replicas. If they
+    counted, they would keep all others waiting until it returns or is removed.
+    """
 
     count_max: int
     moving: int = 0
     repairing: int = 0
 
-    def count(self, replica: Replica[StateMachine]) -> None:
-        """Count a group that has learners."""
-        learners = replica.core.membership.learners
+    def count(self, replica: Replica[StateMachine], learners: Collection[ReplicaId]) -> None:
+        """Count a group that has these learners, which are catching up."""
         if not learners:
             return
         self.repairing += bool(replica.core.urgent_learners.intersection(learners))
@@ -121,7 +125,7 @@ class Reconciler:
         self._metadata_voters_max = metadata_voters_max
         self._on_the_way: dict[GroupId, _CatchUp] = {}
         self.damage = DamageReports(host, reporter)
-        self._stuck_moves = StuckMoves(host.loop.time, host.timing.move_stuck_seconds, host.is_move_paced)
+        self._stuck_moves = StuckMoves(host.loop.time, host.timing.move_stuck_seconds, host.is_copy_waiting)
         self._without_node_throttle = LogThrottle()
         # a group that needs nothing until its partition or its membership changes is not checked again, so that a quiet node stays quiet
         self._whole_at_version = -1
@@ -255,7 +259,7 @@ class Reconciler:
                 unsettled.append(replica)
         slots = _Slots(self._host.limits.catching_up_max)
         for replica in unsettled:  # a settled group has no learners
-            slots.count(replica)
+            slots.count(replica, self._catching_up(replica))
         for replica in unsettled:
             with self._step():
                 self._maintain_partition(metadata, replica, settled, moved, slots)
@@ -294,7 +298,9 @@ class Reconciler:
             moved.stuck[key] = reason_of(node_id, self._host.timing.move_stuck_seconds, is_connected=is_connected)
         is_repair = not replica.core.urgent_learners.issubset(replica.core.membership.voters)
         had_learners = bool(replica.core.membership.learners)
-        may_add = had_learners or slots.has_room(is_repair=is_repair)
+        may_add = had_learners or (
+            slots.has_room(is_repair=is_repair) and self._may_begin(replica, target, is_repair=is_repair)
+        )
         if self._advance(replica, target, may_add=may_add) and not had_learners:
             slots.moving += 1
             slots.repairing += is_repair
@@ -305,6 +311,24 @@ class Reconciler:
         is_settled = not partition.retiring and not any(member.is_newcomer for member in partition.replicas)
         if is_settled and replica.core.membership is membership and is_reached(membership, target):
             settled[replica.group_id] = (partition, membership)
+
+    def _catching_up(self, replica: Replica[StateMachine]) -> list[ReplicaId]:
+        """Return the learners of a group that are reachable and not stuck."""
+        return [
+            learner
+            for learner in replica.core.membership.learners
+            if self._host.is_connected(replica.node_of(learner))
+            and not self._stuck_moves.is_stuck(ReplicaKey(replica.group_id, learner))
+        ]
+
+    def _may_begin(self, replica: Replica[StateMachine], target: MembershipTarget, *, is_repair: bool) -> bool:
+        """Return whether new replicas of a group may become learners now.
+
+        A repair waits until one of their brokers is reachable, so that not all begin when it returns. A move does not: its replica must become a
+        learner to be found stuck.
+        """
+        newcomers = target.voters.difference(replica.core.membership.member_ids)
+        return not is_repair or any(self._host.is_connected(replica.node_of(one)) for one in newcomers)
 
     @staticmethod
     def _left(replica: Replica[StateMachine], wanted: WantedPartition) -> list[ReplicaKey]:

@@ -1,7 +1,7 @@
 """Notice that the new replica of a move, or of a raised replication factor, makes no progress, on the leader of its partition.
 
-Progress is an acknowledged entry, or a byte of a snapshot beyond all that were sent before. A replica that waits for the rate of moves, or that has
-everything, is not stuck. Nothing is stored: the next leader measures again.
+Progress is an acknowledged entry, or a row of a snapshot beyond all that were sent before. A replica that waits for the rate of moves or for the
+end of other snapshots, or that has everything, is not stuck. Nothing is stored: the next leader measures again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from raftmq.types import LogIndex, NodeId, ReplicaId
 @dataclass(slots=True)
 class _Seen:
     match_index: LogIndex
-    streamed_bytes: int
+    streamed_rows: int
     at: float
 
 
 class StuckMoves:
-    """The new replicas of the partitions that one node leads, except those that repair a loss."""
+    """The new replicas of the partitions that one node leads."""
 
     def __init__(
         self, now: Callable[[], float], stuck_seconds: float, is_waiting: Callable[[Replica[StateMachine]], bool]
@@ -33,7 +33,7 @@ class StuckMoves:
         Args:
             now: Returns loop time.
             stuck_seconds: The time without progress after which a replica is stuck.
-            is_waiting: Returns whether a group waits for the rate of moves.
+            is_waiting: Returns whether a copy of a group waits for its turn.
         """
         self._now = now
         self._stuck_seconds = stuck_seconds
@@ -41,29 +41,31 @@ class StuckMoves:
         self._seen: dict[ReplicaKey, _Seen] = {}
 
     def observe(self, replica: Replica[StateMachine], new: frozenset[ReplicaId]) -> list[ReplicaKey]:
-        """Look at the learners of a led group. Return the new ones that are stuck."""
-        core = replica.core
-        return [
-            key
-            for learner in core.membership.learners
-            if learner in new and self._is_stuck(replica, key := ReplicaKey(replica.group_id, learner))
-        ]
+        """Look at the learners of a led group. Return those that are `new` and stuck. The others repair a loss."""
+        learners = (ReplicaKey(replica.group_id, learner) for learner in replica.core.membership.learners)
+        return [key for key in learners if self._observe(replica, key) and key.replica_id in new]
+
+    def is_stuck(self, key: ReplicaKey) -> bool:
+        """Return whether a learner was stuck when it was last observed."""
+        seen = self._seen.get(key)
+        return seen is not None and self._now() - seen.at >= self._stuck_seconds
 
     def retain(self, groups: frozenset[int]) -> None:
         """Forget the replicas of all other groups."""
         self._seen = {key: seen for key, seen in self._seen.items() if key.group_id in groups}
 
-    def _is_stuck(self, replica: Replica[StateMachine], key: ReplicaKey) -> bool:
+    def _observe(self, replica: Replica[StateMachine], key: ReplicaKey) -> bool:
+        """Look at a learner. Return whether it is stuck."""
         now, match_index = self._now(), replica.core.match_index(key.replica_id)
-        streamed_bytes = replica.outgoing_snapshots.streamed_bytes(key.replica_id)
+        streamed_rows = replica.outgoing_snapshots.streamed_rows(key.replica_id)
         seen = self._seen.get(key)
         if seen is None:
-            self._seen[key] = _Seen(match_index, streamed_bytes, now)
+            self._seen[key] = _Seen(match_index, streamed_rows, now)
             return False
-        is_progress = match_index > seen.match_index or streamed_bytes > seen.streamed_bytes
+        is_progress = match_index > seen.match_index or streamed_rows > seen.streamed_rows
         if is_progress or match_index >= replica.core.commit_index or self._is_waiting(replica):
             seen.match_index, seen.at = match_index, now
-            seen.streamed_bytes = max(seen.streamed_bytes, streamed_bytes)
+            seen.streamed_rows = max(seen.streamed_rows, streamed_rows)
         return now - seen.at >= self._stuck_seconds
 
 

@@ -144,10 +144,10 @@ class ClusterView:
         """Bound the bytes that this node sends to new replicas of planned moves. 0: unlimited."""
         self._engine.copy_pace.set_rate(bytes_per_second)
 
-    def is_move_paced(self, replica: Replica[StateMachine]) -> bool:
-        """Return whether the group, led here, waits for the rate of moves."""
-        return self._engine.copy_pace.bytes_per_second > 0 and (
-            self._engine.copy_pace.is_waiting(replica.group_id) or replica.outgoing_snapshots.are_in_progress
+    def is_copy_waiting(self, replica: Replica[StateMachine]) -> bool:
+        """Return whether a copy of the group, led here, waits for the rate of moves or for the end of other snapshots."""
+        return self._engine.copy_pace.is_waiting(replica.group_id) or replica.outgoing_snapshots.is_waiting(
+            self.loop.time()
         )
 
     def is_clock_right(self, node_id: NodeId) -> bool:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from raftmq.types import ReplicaId
 
 PAUSE_SECONDS = 1.0
 """The pause between two snapshots to the same peer, so that a leader does not send them without end to one that refuses them."""
+POSTPONED_SECONDS = 5.0
+"""A snapshot that could not begin counts as waiting for so long. The leader tries again with each heartbeat."""
 
 
 class OutgoingSnapshots:
@@ -16,8 +21,14 @@ class OutgoingSnapshots:
         self._sent_at: dict[ReplicaId, float] = {}
         self._streamed: dict[ReplicaId, int] = {}
         """Bytes of rows that were sent to a peer in the stream that runs, or in the last one."""
+        self._streamed_rows: dict[ReplicaId, int] = {}
+        """The same in rows, with those that the peer had from an earlier stream."""
         self._interrupted_at: dict[ReplicaId, float] = {}
         """Loop time of the first interruption since a peer was sent a whole snapshot."""
+        self._paced = 0
+        """Streams that wait for the pace of planned moves."""
+        self._postponed_at = float("-inf")
+        """Loop time at which a snapshot could not begin last, because too many others were being sent."""
 
     @property
     def are_in_progress(self) -> bool:
@@ -27,6 +38,23 @@ class OutgoingSnapshots:
     def hold_log(self, now: float, resume_seconds: float) -> bool:
         """Return whether the log must not be truncated, because it must continue rows that are being sent, or that are to be resumed."""
         return self._count > 0 or any(now - since < resume_seconds for since in self._interrupted_at.values())
+
+    def is_waiting(self, now: float) -> bool:
+        """Return whether a snapshot waits for the pace of planned moves, or for the end of others."""
+        return self._paced > 0 or now - self._postponed_at < POSTPONED_SECONDS
+
+    def postpone(self, now: float) -> None:
+        """Record that a snapshot cannot begin now, because too many others are being sent."""
+        self._postponed_at = now
+
+    @contextmanager
+    def paced(self) -> Iterator[None]:
+        """Count a stream as waiting for the pace of planned moves."""
+        self._paced += 1
+        try:
+            yield
+        finally:
+            self._paced -= 1
 
     def record_end(self, target: ReplicaId, now: float, *, is_resumable: bool) -> None:
         """Record how a stream ended. One that fails repeatedly does not hold the log for longer than the first time."""
@@ -43,9 +71,14 @@ class OutgoingSnapshots:
         """Count one less, however it ended."""
         self._count -= 1
 
-    def record_bytes(self, target: ReplicaId, streamed: int) -> None:
-        """Record the bytes of rows that a stream has sent so far."""
+    def record_rows(self, target: ReplicaId, rows: int, streamed: int) -> None:
+        """Record how many rows a peer has or will have, and the bytes of rows that the present stream has sent so far."""
+        self._streamed_rows[target] = rows
         self._streamed[target] = streamed
+
+    def streamed_rows(self, target: ReplicaId) -> int:
+        """Return the number of rows that a peer has or will have from the last stream and those that it resumed."""
+        return self._streamed_rows.get(target, 0)
 
     def streamed_bytes(self, target: ReplicaId) -> int:
         """Return the bytes of rows that the last stream to a peer has sent so far."""

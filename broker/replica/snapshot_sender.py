@@ -220,8 +220,8 @@ class SnapshotSender:
             size = sum(len(key) + len(value) for key, value in chunk)
             await self._await_turn(replica, outgoing, size)
             streamed += size
-            replica.outgoing_snapshots.record_bytes(outgoing.target, streamed)
             outgoing.sent += len(chunk)
+            replica.outgoing_snapshots.record_rows(outgoing.target, outgoing.sent, streamed)
             if not await self._send(outgoing, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
                 return False
         log.info(
@@ -237,7 +237,8 @@ class SnapshotSender:
             turn: asyncio.Future[None] = self._loop.create_future()
             self._pace.wait(outgoing, partial(_give, turn))
             try:
-                await turn
+                with replica.outgoing_snapshots.paced():
+                    await turn
             finally:
                 self._pace.forget(outgoing)
             if replica.is_closed:

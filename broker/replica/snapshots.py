@@ -103,6 +103,7 @@ class Snapshots:
     def meta(self, replica: Replica[StateMachine]) -> SnapshotMeta | None:
         """Return the description of a snapshot that would be taken now. The stream replaces it by that of its transaction."""
         if self._sender.is_full(replica):
+            replica.outgoing_snapshots.postpone(self._loop.time())
             return None
         if replica.durable_membership != replica.core.membership:
             # a snapshot must name its receiver as a member, so first make the change that added it durable. Not now: the

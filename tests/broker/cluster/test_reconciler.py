@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
 
 import msgspec
@@ -20,6 +21,7 @@ from raftmq.storage.log_store import ReplicaKey
 
 from tests.support.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
 from tests.support.broker.harness import StrictSupervisor, running
+from tests.support.broker.waiting import until
 
 GROUP = 7
 
@@ -82,7 +84,7 @@ class Host:
     def pace_moves(self, bytes_per_second):
         assert not bytes_per_second
 
-    def is_move_paced(self, replica):
+    def is_copy_waiting(self, replica):
         return False
 
     def partition_replicas(self):
@@ -281,6 +283,78 @@ async def test_an_exchange_is_finished_by_the_next_leader():
         await rounds(list(hosts.values()), lambda: any(host.reports for host in hosts.values()))
         now = await cluster.leader(GROUP, among=(*staying, 4))
         assert now.core.membership.voters == tuple(sorted((*staying, 4)))
+
+
+class Several(Desired):
+    """The metadata of several partitions, whose groups have replica 1 alone."""
+
+    def __init__(self, wanted: dict[int, tuple[int, ...]]) -> None:
+        super().__init__(1)
+        self.views = {
+            group_id: PartitionView(
+                1, 0, group_id, (), tuple(ReplicaView(one, one) for one in (1, *others)), (), revision=2
+            )
+            for group_id, others in wanted.items()
+        }
+
+    def partition(self, group_id):
+        return self.views.get(group_id)
+
+    def replica_node(self, group_id, replica_id):
+        return replica_id
+
+
+async def lone_leader(cluster: EngineCluster, wanted: dict[int, tuple[int, ...]]) -> Host:
+    """Have node 1 lead groups of one voter, of which one at a time may bring up the replicas that are wanted."""
+    for group_id in wanted:
+        cluster.create_group(group_id, voters=(1,))
+    for group_id in wanted:
+        await cluster.leader(group_id)
+    host = Host(cluster, 1, Several(wanted))
+    host.limits = Limits(catching_up_max=1)
+    return host
+
+
+@pytest.mark.parametrize("is_reachable", [False, True])
+async def test_repairs_do_not_wait_for_a_replica_that_makes_no_progress(is_reachable):
+    """Its broker died while it rebuilt its replicas, or its disk is full."""
+    async with EngineCluster(3) as cluster:
+        host = await lone_leader(cluster, {GROUP: (2,), GROUP + 1: (3,)})
+        host.timing = dataclasses.replace(TIMING, move_stuck_seconds=0.2 if is_reachable else 1e9)
+        cluster.add_empty(GROUP + 1, 3)
+        core, other = (cluster.replica(group_id, 1).core for group_id in (GROUP, GROUP + 1))
+        reconciler = reconciler_of(host)
+        await reconciler.round()
+        await until(lambda: core.membership.learners == (2,))
+        await reconciler.round()
+        assert other.membership.member_ids == (1,)
+        if not is_reachable:
+            cluster.isolate(2)
+        async with asyncio.timeout(30):
+            while other.membership.voters != (1, 3):
+                await reconciler.round()
+                await asyncio.sleep(0.01)
+        assert core.membership.learners == (2,)
+
+
+async def test_a_repair_begins_when_its_broker_is_reachable():
+    """Otherwise all replicas of a broker that was down would be copied to it simultaneously."""
+    async with EngineCluster(2) as cluster:
+        host = await lone_leader(cluster, {GROUP: (2,), GROUP + 1: (2,)})
+        for group_id in (GROUP, GROUP + 1):
+            cluster.add_empty(group_id, 2)
+        cores = [cluster.replica(group_id, 1).core for group_id in (GROUP, GROUP + 1)]
+        reconciler = reconciler_of(host)
+        cluster.isolate(2)
+        for _ in range(3):
+            await reconciler.round()
+        assert [core.membership.member_ids for core in cores] == [(1,), (1,)]
+        cluster.heal()
+        async with asyncio.timeout(30):
+            while any(core.membership.voters != (1, 2) for core in cores):
+                await reconciler.round()
+                await asyncio.sleep(0.02)
+                assert sum(bool(core.membership.learners) for core in cores) <= 1
 
 
 async def test_a_leader_reports_damage_only_with_a_majority():

@@ -1,6 +1,6 @@
 """The log stays while a snapshot is sent or may be resumed."""
 
-from raftmq.broker.replica.outgoing_snapshots import OutgoingSnapshots
+from raftmq.broker.replica.outgoing_snapshots import POSTPONED_SECONDS, OutgoingSnapshots
 from raftmq.types import ReplicaId
 
 ONE, OTHER = ReplicaId(1), ReplicaId(2)
@@ -36,3 +36,16 @@ def test_each_receiver_holds_the_log_by_itself() -> None:
     outgoing.record_end(ONE, 131.0, is_resumable=False)
     assert outgoing.hold_log(189.0, 60.0)
     assert not outgoing.hold_log(190.0, 60.0)
+
+
+def test_a_snapshot_waits_for_the_pace_or_for_others_but_not_between_attempts() -> None:
+    """A move whose copy waits for its turn is not given up. One whose receiver refuses its snapshot each time is."""
+    outgoing = OutgoingSnapshots()
+    outgoing.begin()
+    assert not outgoing.is_waiting(0.0)
+    with outgoing.paced():
+        assert outgoing.is_waiting(0.0)
+    assert not outgoing.is_waiting(0.0)
+    outgoing.postpone(100.0)
+    assert outgoing.is_waiting(100.0 + POSTPONED_SECONDS - 1)
+    assert not outgoing.is_waiting(100.0 + POSTPONED_SECONDS)

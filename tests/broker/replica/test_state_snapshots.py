@@ -124,6 +124,9 @@ async def test_an_interrupted_snapshot_goes_on_where_it_ended(tmp_path, monkeypa
         receiver = cluster.nodes[2].engine.receiver
         assert is_lost
         assert receiver.resumed_total == 1
+        assert leader.outgoing_snapshots.streamed_rows(2) >= sum(1 for _ in rows_of(cluster, 1)), (
+            "a resumed one goes on beyond the rows that were sent before, so that it is not taken for stuck"
+        )
         assert cluster.nodes[1].engine.snapshots.copies.made_total == 1
         assert rows_of(cluster, 1) == rows_of(cluster, 2)
         await until(lambda: not files_beside(tmp_path, 2))
@@ -178,6 +181,27 @@ async def test_a_receiver_that_accepts_nothing_ends_its_snapshot(tmp_path, monke
         assert cluster.nodes[1].engine.snapshots.sent_total == 0
         stuck.set()
         await caught_up(joiner, leader)
+
+
+async def test_a_snapshot_is_known_to_wait_for_the_end_of_others(tmp_path):
+    async with queue_cluster(tmp_path, limits=dataclasses.replace(LIMITS, snapshot_streams_max=0)) as cluster:
+        leader = await enqueue(cluster, 10)
+        await add_learner(cluster, leader)
+        await until(lambda: leader.outgoing_snapshots.is_waiting(cluster.loop.time()))
+        assert not leader.outgoing_snapshots.are_in_progress
+
+
+async def test_a_snapshot_is_known_to_wait_for_the_pace(tmp_path):
+    async with queue_cluster(tmp_path) as cluster:
+        leader = await enqueue(cluster, 10)
+        pace = cluster.nodes[1].engine.copy_pace
+        pace.set_rate(1000)
+        pace.spend(1 << 30)
+        joiner = await add_learner(cluster, leader)
+        await until(lambda: leader.outgoing_snapshots.is_waiting(cluster.loop.time()))
+        pace.set_rate(0)
+        await caught_up(joiner, leader)
+        assert not leader.outgoing_snapshots.is_waiting(cluster.loop.time())
 
 
 async def test_a_damaged_copy_quarantines_nobody(tmp_path, monkeypatch):

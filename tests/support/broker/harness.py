@@ -350,7 +350,7 @@ class Harness:
     def pace_moves(self, bytes_per_second: int) -> None:
         """See `ReconcilerHost`."""
 
-    def is_move_paced(self, replica: Replica[StateMachine]) -> bool:
+    def is_copy_waiting(self, replica: Replica[StateMachine]) -> bool:
         """See `ReconcilerHost`."""
         return False
 
