@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from raftmq.spark.history import read_history
     from raftmq.spark.jobs.archive_table import read_archive
     from raftmq.spark.lag import PartitionLag, QueryLag
     from raftmq.spark.lag_listener import LagListener
-    from raftmq.spark.registration import register
     from raftmq.spark.settling import reject, release
 
 __all__ = [
@@ -33,10 +33,20 @@ _HOMES: Final = {
     "QueryLag": "raftmq.spark.lag",
     "read_archive": "raftmq.spark.jobs.archive_table",
     "read_history": "raftmq.spark.history",
-    "register": "raftmq.spark.registration",
     "reject": "raftmq.spark.settling",
     "release": "raftmq.spark.settling",
 }
+
+
+def register(spark: SparkSession) -> None:
+    """Register the format ``raftmq`` in a session. It is harmless where Spark finds the format by itself.
+
+    Spark looks for formats in the installed packages of its interpreter. It does not find one in files that are sent along with a
+    program (``--py-files``, ``addArtifacts``), nor one that was installed after it looked.
+    """
+    from raftmq.spark.source import RaftMQDataSource
+
+    spark.dataSource.register(RaftMQDataSource)
 
 
 def __getattr__(name: str) -> object:

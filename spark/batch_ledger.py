@@ -51,8 +51,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from raftmq.spark.row_sorter import COUNT_BYTES, ROWS_DIGEST_BYTES
-from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
+from raftmq.spark.errors import ReplayMismatchError, SupersededError
 
 ROW_DIGESTS: Final = 2
 """Version of a ledger whose tasks claim digests of `row_sorter`. Queue topics have them, and log topics had them until 2026-11-27."""
@@ -60,6 +59,10 @@ CRC_DIGESTS: Final = 3
 """Version of a ledger whose tasks claim digests of `log_sorter`, and have spread rows without a key by their CRC (until 2026-11-27)."""
 LOG_DIGESTS: Final = 4
 """Version of a ledger whose tasks claim digests of `log_sorter`, and spread rows without a key by their hash."""
+DIGEST_BYTES: Final = 16
+COUNT_BYTES: Final = 8
+ROWS_DIGEST_BYTES: Final = COUNT_BYTES + DIGEST_BYTES
+"""The part of a digest that does not depend on the order: the number of rows and a hash of them."""
 TASKS_MAX: Final = 8192
 """Two bitmaps of so many tasks fit a stamp. A third one fits if it is compressed, because tasks write in blocks of numbers."""
 LAST_TASK: Final = TASKS_MAX

@@ -33,8 +33,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 
-from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_errors import BatchStillOpenError, SupersededError
+from raftmq.spark.errors import BatchStillOpenError, InvalidOptionError, SupersededError
 
 NAME_PREFIX: Final = "spark-batches/"
 PARTITIONS_MAX: Final = 256

@@ -13,16 +13,8 @@ from raftmq.errors import UnknownPartitionError, UnknownTopicError
 from raftmq.spark.cluster import ClusterView, TopicView
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.offsets import Position, TopicOffsets
-from raftmq.spark.source_options import (
-    Assigned,
-    AtOffsets,
-    AtTimes,
-    Bound,
-    Everywhere,
-    Named,
-    SourceOptions,
-    Subscription,
-)
+from raftmq.spark.source_options import AtOffsets, AtTimes, Bound, Everywhere, SourceOptions
+from raftmq.spark.subscriptions import Assigned, Named, Subscription
 from raftmq.types import TopicPartition
 
 

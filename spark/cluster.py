@@ -32,7 +32,7 @@ from raftmq.spark.leader_poll import Polled, poll_leader
 from raftmq.spark.mark_calls import run_marks
 from raftmq.spark.offsets import Position
 from raftmq.spark.options import ClientOptions
-from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
+from raftmq.spark.subscriptions import Assigned, Matching, Named, Subscription
 from raftmq.spark.worker_garbage import exempt_modules
 from raftmq.types import TopicPartition
 

@@ -91,7 +91,8 @@ def _starts(archived: ArchiveTable, topic: str, options: Mapping[str, str]) -> d
     from raftmq.errors import UnknownTopicError
     from raftmq.spark.cluster import cluster_of
     from raftmq.spark.range_plan import report_loss
-    from raftmq.spark.source_options import Named, read_source_options
+    from raftmq.spark.source_options import read_source_options
+    from raftmq.spark.subscriptions import Named
 
     found, _ = read_source_options({**options, "subscribe": topic}, is_streaming=False)
     views = cluster_of(found.client).topics(Named((topic,)), is_fresh=True)

@@ -16,8 +16,8 @@ import pyarrow.compute
 from raftmq.client.base import settings
 from raftmq.client.producer.partitioner import KEY_HASHES
 from raftmq.errors import UnknownPartitionError
+from raftmq.spark.errors import InvalidSchemaError
 from raftmq.spark.row_hashes import HASH_TYPE, cells_of, content_hashes, first_words, join, pack_headers
-from raftmq.spark.sink_errors import InvalidSchemaError
 
 if TYPE_CHECKING:
     from raftmq.spark.sink_columns import SinkColumns

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute
 from raftmq.client.codec.arrow import numbers_of
+from raftmq.spark.batch_ledger import COUNT_BYTES, DIGEST_BYTES
 from raftmq.spark.log_rows import HASH, ORDER, PLACE
 from raftmq.spark.row_hashes import HASH_BYTES
-from raftmq.spark.row_sorter import COUNT_BYTES, DIGEST_BYTES
 
 if TYPE_CHECKING:
     from raftmq.spark.log_rows import Places

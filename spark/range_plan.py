@@ -14,7 +14,7 @@ from raftmq.spark.cluster import ClusterView, TopicView
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning, RecordsLostError
 from raftmq.spark.offsets import Position
 from raftmq.spark.planning import OffsetRange
-from raftmq.spark.source_options import Named, Subscription
+from raftmq.spark.subscriptions import Named, Subscription
 from raftmq.types import TopicPartition
 
 NAMED_MAX = 5

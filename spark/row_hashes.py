@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 from raftmq.client.codec.arrow import lengths_and_blob
-from raftmq.spark.sink_errors import InvalidSchemaError
+from raftmq.spark.errors import InvalidSchemaError
 
 pc: Any = pyarrow.compute  # Any: pyarrow creates its functions at run time, so no type checker sees them
 

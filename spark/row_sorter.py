@@ -17,6 +17,8 @@ from hashlib import blake2b
 from struct import Struct
 from typing import IO, Any, Final, Generic, TypeVar
 
+from raftmq.spark.batch_ledger import COUNT_BYTES, DIGEST_BYTES
+
 RowT = TypeVar("RowT", bound=tuple[bytes | int, ...])
 
 ROW_OVERHEAD_BYTES: Final = 400
@@ -24,10 +26,6 @@ ROW_OVERHEAD_BYTES: Final = 400
 CHUNK_ROWS: Final = 256
 CHUNK_BYTES: Final = 256 * 1024
 """Rows are read back in pieces within both limits. One piece of each run is in memory."""
-DIGEST_BYTES: Final = 16
-COUNT_BYTES: Final = 8
-ROWS_DIGEST_BYTES: Final = COUNT_BYTES + DIGEST_BYTES
-"""The part of a digest that does not depend on the order: the number of rows and the sum of their hashes."""
 _DIGEST_MODULUS: Final = 1 << 8 * DIGEST_BYTES
 _MARSHAL_VERSION: Final = 2
 """The last version without references between objects: equal rows give equal bytes."""

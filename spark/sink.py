@@ -24,9 +24,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.taskcontext import TaskContext
 from raftmq.errors import ProducerFencedError, RaftMQError
 from raftmq.spark.batch_ledger import LAST_TASK, BatchLedger, WriteIdentity
-from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
+from raftmq.spark.errors import InvalidOptionError, NotInQueryError, RaftMQSparkWarning, ReplayMismatchError
 from raftmq.spark.sink_columns import check_schema
-from raftmq.spark.sink_errors import NotInQueryError, ReplayMismatchError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.worker_garbage import exempt_modules
 from raftmq.spark.worker_memory import keep_freed_memory

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from raftmq.spark.sink_errors import InvalidSchemaError
+from raftmq.spark.errors import InvalidSchemaError
 from raftmq.spark.sink_fields import HEADERS_TYPE, TIMES, WHOLE, is_text
 
 if TYPE_CHECKING:

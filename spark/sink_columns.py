@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from raftmq.spark.sink_errors import InvalidSchemaError
+from raftmq.spark.errors import InvalidSchemaError
 from raftmq.spark.sink_fields import (
     BYTES_IN_WORDS,
     TIME_IN_WORDS,

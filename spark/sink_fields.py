@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from raftmq.spark.sink_errors import InvalidSchemaError
+from raftmq.spark.errors import InvalidSchemaError
 
 WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})

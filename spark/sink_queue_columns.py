@@ -28,10 +28,9 @@ from raftmq.message_checks import (
     check_tenants,
 )
 from raftmq.message_headers import encode_headers
-from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.errors import InvalidOptionError, InvalidSchemaError
 from raftmq.spark.sink_chunks import Chunk, bytes_of, header_of, int_or_0, order_of
 from raftmq.spark.sink_columns import find_order
-from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_fields import (
     BYTES_IN_WORDS,
     TIME_IN_WORDS,

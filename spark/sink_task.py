@@ -49,7 +49,14 @@ from raftmq.spark.batch_ledger import (
 from raftmq.spark.batch_marks import TopicMarks, Writer
 from raftmq.spark.cluster import Cluster, cluster_of
 from raftmq.spark.earlier_writers import EarlierWriters
-from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
+from raftmq.spark.errors import (
+    BatchMarkedError,
+    InvalidOptionError,
+    LaterBatchError,
+    RaftMQSparkWarning,
+    ReplayMismatchError,
+    SupersededError,
+)
 from raftmq.spark.left_out import missing_rows, repeated_hashes
 from raftmq.spark.log_batches import LogBatches
 from raftmq.spark.log_rows import LogRowBuilder, Places, log_schema, row_at
@@ -60,7 +67,6 @@ from raftmq.spark.queue_batches import QueueBatches, groups_of
 from raftmq.spark.row_sorter import RowSorter
 from raftmq.spark.sink_chunks import chunk_of
 from raftmq.spark.sink_columns import SinkColumns
-from raftmq.spark.sink_errors import BatchMarkedError, LaterBatchError, ReplayMismatchError, SupersededError
 from raftmq.spark.sink_kinds import require_log
 from raftmq.spark.sink_queue_columns import QueueColumns, QueueRow, QueueRowBuilder
 from raftmq.spark.written_rows import Unwritten, WrittenRows

@@ -16,6 +16,7 @@ from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.offsets import INITIAL_KEY, TOPIC_ID_KEY
 from raftmq.spark.options import KAFKA_PREFIX, ClientOptions, OptionReader, kind_of, listed, read_client_options
+from raftmq.spark.subscriptions import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
 
 MAX_TRIGGER_DELAY_MS: Final = 15 * 60_000
@@ -24,40 +25,6 @@ POLL_TIMEOUT_MS: Final = 120_000
 """Kafka's default. A task that receives no record for so long fails, and Spark runs it again."""
 LOOKUP_PAUSE_MS: Final = 10
 """Kafka's default."""
-
-
-# ------------------------------------------------------------------------------------------------------- subscriptions
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Subscribe to all partitions of named topics."""
-
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """Subscribe to log topics whose whole name matches a Python regular expression, except names that begin with ``__``."""
-
-    pattern: str
-
-    def takes(self, topic: str) -> bool:
-        """Return whether the subscription includes the topic."""
-        return not topic.startswith("__") and re.fullmatch(self.pattern, topic) is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Assigned:
-    """Subscribe to single partitions."""
-
-    partitions: frozenset[TopicPartition]
-
-
-Subscription = Named | Matching | Assigned
-
-
-# -------------------------------------------------------------------------------------------------------------- bounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.offsets import Position, TopicOffsets
 from raftmq.spark.planning import OffsetRange, cap, gather, split
 from raftmq.spark.range_plan import LOOKS_MAX, first_offsets, look, plan_ranges, report_loss
-from raftmq.spark.source_options import AtOffsets, Everywhere, Named, SourceOptions
+from raftmq.spark.source_options import AtOffsets, Everywhere, SourceOptions
+from raftmq.spark.subscriptions import Named
 from raftmq.types import TopicPartition
 
 

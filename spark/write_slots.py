@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from raftmq.spark.batch_ledger import WriteIdentity
-from raftmq.spark.sink_errors import SupersededError, TooManyWritesError
+from raftmq.spark.errors import SupersededError, TooManyWritesError
 
 SLOTS_NAME: Final = "spark-slots"
 """The name whose stamp is the table. It is always at epoch 0."""

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 from raftmq import errors
 from raftmq.client.base.settings import LOG_KIND
 from raftmq.errors import Outcome, RaftMQError, TopicKindMismatchError, UnknownTopicError, UsageError
-from raftmq.spark import errors as source_errors
-from raftmq.spark import sink_errors
+from raftmq.spark import errors as spark_errors
 from raftmq.spark.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def explain(error: Exception) -> tuple[int, str]:
 
 def _is_usage(name: str) -> bool:
     """Return whether an error that Spark only names is a mistake of the user."""
-    module = {"raftmq.errors": errors, "raftmq.spark.errors": source_errors, "raftmq.spark.sink_errors": sink_errors}
+    module = {"raftmq.errors": errors, "raftmq.spark.errors": spark_errors}
     path, _, class_name = name.rpartition(".")
     kind = getattr(module.get(path), class_name, None)
     return isinstance(kind, type) and issubclass(kind, UsageError)

@@ -14,10 +14,9 @@ from raftmq import sync
 from raftmq.errors import UnknownTopicError
 from raftmq.spark.batch_ledger import LAST_TASK, WriteIdentity
 from raftmq.spark.cluster import cluster_of
-from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
+from raftmq.spark.errors import BatchMarkedError, InvalidOptionError, LaterBatchError, RaftMQSparkWarning
 from raftmq.spark.jobs.main import main as run_job
 from raftmq.spark.sink_columns import SinkColumns
-from raftmq.spark.sink_errors import BatchMarkedError, LaterBatchError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.sink_task import SinkTask, Written
 from raftmq.types import TopicPartition

@@ -9,8 +9,9 @@ from raftmq.spark.batch_cuts import HIDDEN_LOOK_SECONDS, LONG_OPEN_MS, BatchCuts
 from raftmq.spark.batch_marks import Writer, close_batch, open_batch
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning, RecordsLostError
 from raftmq.spark.offsets import Position, TopicOffsets
-from raftmq.spark.source_options import Named, SourceOptions, read_source_options
+from raftmq.spark.source_options import SourceOptions, read_source_options
 from raftmq.spark.stream_plan import UNLIMITED, StreamPlan
+from raftmq.spark.subscriptions import Named
 
 from tests.support.spark.fake_view import FakeView
 

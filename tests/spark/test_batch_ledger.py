@@ -34,7 +34,7 @@ from raftmq.spark.batch_ledger import (
     mark_stalled,
     open_batch,
 )
-from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
+from raftmq.spark.errors import ReplayMismatchError, SupersededError
 
 T = TypeVar("T")
 

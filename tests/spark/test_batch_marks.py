@@ -28,8 +28,7 @@ from raftmq.spark.batch_marks import (
     open_batch,
     read_marks,
 )
-from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_errors import BatchStillOpenError, SupersededError
+from raftmq.spark.errors import BatchStillOpenError, InvalidOptionError, SupersededError
 
 T = TypeVar("T")
 Row = tuple[str, int, int, int]

@@ -12,7 +12,7 @@ from raftmq.client.connection.leader_calls import LATEST_TIME
 from raftmq.errors import NoLeaderError, RaftMQError, TopicKindMismatchError, UnknownPartitionError
 from raftmq.spark.cluster import BrokersClock, Cluster, TopicView
 from raftmq.spark.options import ClientOptions
-from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
+from raftmq.spark.subscriptions import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
 
 from tests.support.client.fake_broker import FakeCluster

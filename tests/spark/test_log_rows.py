@@ -26,14 +26,14 @@ from raftmq.client.codec.batch import encode_body
 from raftmq.client.producer.partitioner import PARTITIONERS, murmur2_partition
 from raftmq.errors import RecordTooLargeError, UnknownPartitionError
 from raftmq.spark import log_rows
+from raftmq.spark.batch_ledger import ROWS_DIGEST_BYTES
+from raftmq.spark.errors import InvalidSchemaError
 from raftmq.spark.log_batches import ROW_OVERHEAD_BYTES, LogBatches
 from raftmq.spark.log_rows import LogRowBuilder
 from raftmq.spark.log_sorter import LogSorter
 from raftmq.spark.partition_writer import Identity
-from raftmq.spark.row_sorter import ROWS_DIGEST_BYTES
 from raftmq.spark.sink_chunks import batches_of_rows
 from raftmq.spark.sink_columns import check_schema
-from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 
 from tests.support.spark.columns import fields

@@ -15,10 +15,9 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
-from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.errors import InvalidOptionError, InvalidSchemaError
 from raftmq.spark.sink import batch_writer, stream_writer
 from raftmq.spark.sink_columns import SinkColumns, check_schema
-from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_fields import HEADERS_TYPE, TIMES, WHOLE
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 

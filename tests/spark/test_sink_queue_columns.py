@@ -14,9 +14,8 @@ from raftmq.client.connection.resolver import TopicInfo
 from raftmq.errors import RecordTooLargeError
 from raftmq.message_checks import HEADERS_BYTES_MAX, TIME_MAX_MS
 from raftmq.message_headers import decode_headers
-from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.errors import InvalidOptionError, InvalidSchemaError
 from raftmq.spark.sink_chunks import NULL_ORDER, batches_of_rows, chunk_of
-from raftmq.spark.sink_errors import InvalidSchemaError
 from raftmq.spark.sink_options import read_sink_options
 from raftmq.spark.sink_queue_columns import DUE_NOW, QueueColumns, QueueRow, QueueRowBuilder, check_queue_schema
 

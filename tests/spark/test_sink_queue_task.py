@@ -10,8 +10,8 @@ import pytest
 from raftmq.errors import TopicKindMismatchError, UnknownTopicError
 from raftmq.spark.batch_ledger import WriteIdentity
 from raftmq.spark.cluster import cluster_of
+from raftmq.spark.errors import InvalidSchemaError, ReplayMismatchError
 from raftmq.spark.sink_columns import SinkColumns
-from raftmq.spark.sink_errors import InvalidSchemaError, ReplayMismatchError
 from raftmq.spark.sink_kinds import find_columns
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.sink_queue_columns import QueueColumns

@@ -20,10 +20,15 @@ from raftmq.errors import ProducerFencedError, RequestTimedOutError, UnknownTopi
 from raftmq.spark import sink_task
 from raftmq.spark.batch_ledger import CRC_DIGESTS, LAST_TASK, ROW_DIGESTS, BatchLedger, WriteIdentity
 from raftmq.spark.cluster import cluster_of
-from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
+from raftmq.spark.errors import (
+    InvalidOptionError,
+    LaterBatchError,
+    RaftMQSparkWarning,
+    ReplayMismatchError,
+    SupersededError,
+)
 from raftmq.spark.log_sorter import LogSorter
 from raftmq.spark.sink_columns import SinkColumns
-from raftmq.spark.sink_errors import LaterBatchError, ReplayMismatchError, SupersededError
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
 from raftmq.spark.sink_queue_columns import QueueColumns
 from raftmq.spark.sink_task import SinkTask, Written

@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 from raftmq.spark import sink
 from raftmq.spark.batch_ledger import WriteIdentity
-from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.sink_errors import ReplayMismatchError, SupersededError
+from raftmq.spark.errors import InvalidOptionError, ReplayMismatchError, SupersededError
 
 from tests.support.spark.reading import value_counts
 

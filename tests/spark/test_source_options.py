@@ -6,16 +6,8 @@ import pytest
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import InvalidOptionError, RaftMQSparkWarning
 from raftmq.spark.options import OptionReader
-from raftmq.spark.source_options import (
-    Assigned,
-    AtOffsets,
-    AtTimes,
-    Everywhere,
-    Matching,
-    Named,
-    SourceOptions,
-    read_source_options,
-)
+from raftmq.spark.source_options import AtOffsets, AtTimes, Everywhere, SourceOptions, read_source_options
+from raftmq.spark.subscriptions import Assigned, Matching, Named
 from raftmq.types import TopicPartition
 
 BASE = {"bootstrap.servers": "a:9400", "subscribe": "t"}

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.client.producer.sequenced_append import SequencedAppender
 from raftmq.spark.cluster import cluster_of
+from raftmq.spark.errors import SupersededError, TooManyWritesError
 from raftmq.spark.sink import BatchWriter, change_slots
-from raftmq.spark.sink_errors import SupersededError, TooManyWritesError
 from raftmq.spark.sink_options import read_sink_options
 from raftmq.spark.write_slots import ABANDONED_MS, ENDED_MAX, SLOTS_MAX, SlotTable
 

@@ -10,7 +10,7 @@ from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.errors import UnknownTopicError
 from raftmq.spark.batch_marks import Answer, Ask, Change, TopicMarks, find_cut
 from raftmq.spark.cluster import TopicView
-from raftmq.spark.source_options import Assigned, Matching, Named, Subscription
+from raftmq.spark.subscriptions import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
 
 T = TypeVar("T")
