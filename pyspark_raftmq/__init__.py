@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raftmq.spark.source import RaftMQDataSource as DefaultSource
+    from raftmq.spark.data_source import RaftMQDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> object:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from raftmq.spark.source import RaftMQDataSource
+        from raftmq.spark.data_source import RaftMQDataSource
     except ImportError as error:  # Spark asks with hasattr, which tolerates only this error
         raise AttributeError(f"the Spark data source cannot be loaded: {error}") from error
     return RaftMQDataSource

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from raftmq.spark.history import read_history
     from raftmq.spark.jobs.archive_table import read_archive
-    from raftmq.spark.lag import PartitionLag, QueryLag
-    from raftmq.spark.lag_listener import LagListener
-    from raftmq.spark.settling import reject, release
+    from raftmq.spark.leases.settling import reject, release
+    from raftmq.spark.source.lag import PartitionLag, QueryLag
+    from raftmq.spark.source.lag_listener import LagListener
 
 __all__ = [
     "LagListener",
@@ -28,13 +28,13 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "LagListener": "raftmq.spark.lag_listener",
-    "PartitionLag": "raftmq.spark.lag",
-    "QueryLag": "raftmq.spark.lag",
+    "LagListener": "raftmq.spark.source.lag_listener",
+    "PartitionLag": "raftmq.spark.source.lag",
+    "QueryLag": "raftmq.spark.source.lag",
     "read_archive": "raftmq.spark.jobs.archive_table",
     "read_history": "raftmq.spark.history",
-    "reject": "raftmq.spark.settling",
-    "release": "raftmq.spark.settling",
+    "reject": "raftmq.spark.leases.settling",
+    "release": "raftmq.spark.leases.settling",
 }
 
 
@@ -44,7 +44,7 @@ def register(spark: SparkSession) -> None:
     Spark looks for formats in the installed packages of its interpreter. It does not find one in files that are sent along with a
     program (``--py-files``, ``addArtifacts``), nor one that was installed after it looked.
     """
-    from raftmq.spark.source import RaftMQDataSource
+    from raftmq.spark.data_source import RaftMQDataSource
 
     spark.dataSource.register(RaftMQDataSource)
 

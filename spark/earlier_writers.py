@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender
     from raftmq.spark.batch_ledger import Answer, WriteIdentity
-    from raftmq.spark.cluster import Cluster
+    from raftmq.spark.cluster.cluster import Cluster
 
 FENCES_MAX: Final = 32
 """Names that are fenced simultaneously."""

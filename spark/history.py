@@ -89,10 +89,10 @@ def read_history(spark: SparkSession, *, archive: str, topic: str, options: Mapp
 def _starts(archived: ArchiveTable, topic: str, options: Mapping[str, str]) -> dict[int, int]:
     """Return the offset at which each partition of the topic continues the archive."""
     from raftmq.errors import UnknownTopicError
-    from raftmq.spark.cluster import cluster_of
-    from raftmq.spark.range_plan import report_loss
-    from raftmq.spark.source_options import read_source_options
-    from raftmq.spark.subscriptions import Named
+    from raftmq.spark.cluster.cluster import cluster_of
+    from raftmq.spark.cluster.subscriptions import Named
+    from raftmq.spark.source.options import read_source_options
+    from raftmq.spark.source.range_plan import report_loss
 
     found, _ = read_source_options({**options, "subscribe": topic}, is_streaming=False)
     views = cluster_of(found.client).topics(Named((topic,)), is_fresh=True)

@@ -23,13 +23,13 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.taskcontext import TaskContext
 from raftmq.errors import ProducerFencedError, RaftMQError
+from raftmq.spark.base.worker_garbage import exempt_modules
+from raftmq.spark.base.worker_memory import keep_freed_memory
+from raftmq.spark.base.worker_socket import acknowledge
 from raftmq.spark.batch_ledger import LAST_TASK, BatchLedger, WriteIdentity
 from raftmq.spark.errors import InvalidOptionError, NotInQueryError, RaftMQSparkWarning, ReplayMismatchError
 from raftmq.spark.sink_columns import check_schema
 from raftmq.spark.sink_options import SinkOptions, read_sink_options
-from raftmq.spark.worker_garbage import exempt_modules
-from raftmq.spark.worker_memory import keep_freed_memory
-from raftmq.spark.worker_socket import acknowledge
 from raftmq.spark.write_slots import SLOTS_NAME, WRITE_ID_BYTES, SlotTable
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class BatchWriter(DataSourceArrowWriter):
 def change_slots(options: SinkOptions, change: Callable[[SlotTable, int], SlotTable]) -> SlotTable:
     """Change the table of lent names by compare and swap, and return it. `change` gets the table and the time in milliseconds."""
     from raftmq.client.producer.sequenced_append import SequencedAppender
-    from raftmq.spark.cluster import cluster_of
+    from raftmq.spark.cluster.cluster import cluster_of
 
     cluster = cluster_of(options.client)
     appender = SequencedAppender(cluster.resolver, delivery_timeout_seconds=options.delivery_timeout_seconds)
@@ -263,7 +263,7 @@ def _check_complete(options: SinkOptions, schema: StructType, messages: Sequence
     if identity is None:
         return
     from raftmq.client.producer.sequenced_append import SequencedAppender
-    from raftmq.spark.cluster import cluster_of
+    from raftmq.spark.cluster.cluster import cluster_of
     from raftmq.spark.sink_kinds import find_columns
     from raftmq.spark.sink_task import SinkTask
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from raftmq.client.base.settings import LOG_KIND, QUEUE_KIND
 from raftmq.errors import TopicKindMismatchError
-from raftmq.spark.cluster import cluster_of
+from raftmq.spark.cluster.cluster import cluster_of
 from raftmq.spark.sink_columns import SinkColumns, check_schema
 from raftmq.spark.sink_queue_columns import QueueColumns, check_queue_schema
 

@@ -9,9 +9,9 @@ from typing import Final
 from raftmq.client.base import settings
 from raftmq.client.codec.codecs import CODECS
 from raftmq.client.producer.partitioner import PARTITIONERS
+from raftmq.spark.base.options import ClientOptions, OptionReader, read_client_options
 from raftmq.spark.batch_ledger import BATCH_EPOCH_MAX
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.options import ClientOptions, OptionReader, read_client_options
 
 BATCH_RECORDS: Final = 5000
 """With records of 100 bytes this gives the SDK's usual batch of 512 KiB."""

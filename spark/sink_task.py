@@ -30,7 +30,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppender, StampClaim
 from raftmq.errors import ProducerFencedError, RaftMQError, UnknownTopicError
-from raftmq.spark import batch_marks
+from raftmq.spark.atomic import batch_marks
+from raftmq.spark.atomic.batch_marks import TopicMarks, Writer
+from raftmq.spark.atomic.mark_calls import describe, run_marks
 from raftmq.spark.batch_ledger import (
     LOG_DIGESTS,
     ROW_DIGESTS,
@@ -46,8 +48,7 @@ from raftmq.spark.batch_ledger import (
     mark_stalled,
     open_batch,
 )
-from raftmq.spark.batch_marks import TopicMarks, Writer
-from raftmq.spark.cluster import Cluster, cluster_of
+from raftmq.spark.cluster.cluster import Cluster, cluster_of
 from raftmq.spark.earlier_writers import EarlierWriters
 from raftmq.spark.errors import (
     BatchMarkedError,
@@ -61,7 +62,6 @@ from raftmq.spark.left_out import missing_rows, repeated_hashes
 from raftmq.spark.log_batches import LogBatches
 from raftmq.spark.log_rows import LogRowBuilder, Places, log_schema, row_at
 from raftmq.spark.log_sorter import LogSorter
-from raftmq.spark.mark_calls import describe, run_marks
 from raftmq.spark.partition_writer import Identity, PartitionWriter
 from raftmq.spark.queue_batches import QueueBatches, groups_of
 from raftmq.spark.row_sorter import RowSorter

@@ -22,16 +22,16 @@ from raftmq.client.codec.batch import BatchColumns, decode_columns
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.spark.errors import RaftMQSparkWarning
 from raftmq.spark.log_rows import HEADERS, HEADERS_TYPE, KEY, TIME, VALUE
-from raftmq.spark.planning import OffsetRange
-from raftmq.spark.range_fetch import fetch_range
 from raftmq.spark.row_hashes import content_hashes, pack_headers
+from raftmq.spark.source.planning import OffsetRange
+from raftmq.spark.source.range_fetch import fetch_range
 from raftmq.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from raftmq.client.connection.resolver import TopicInfo
-    from raftmq.spark.cluster import Cluster
+    from raftmq.spark.cluster.cluster import Cluster
 
 pc: Any = pyarrow.compute  # Any: pyarrow creates its functions at run time, so no type checker sees them
 

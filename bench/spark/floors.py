@@ -24,14 +24,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 from raftmq.client.codec.batch import decode_records
-from raftmq.spark.cluster import cluster_of
-from raftmq.spark.range_fetch import fetch_range
-from raftmq.spark.readers import BatchReader, RangePartition
-from raftmq.spark.schema import arrow_schema, source_schema
-from raftmq.spark.source import RaftMQDataSource
-from raftmq.spark.source_options import read_source_options
-from raftmq.spark.worker_garbage import exempt_modules
-from raftmq.spark.worker_socket import WorkerReader, acknowledge
+from raftmq.spark.base.schema import arrow_schema, source_schema
+from raftmq.spark.base.worker_garbage import exempt_modules
+from raftmq.spark.base.worker_socket import WorkerReader, acknowledge
+from raftmq.spark.cluster.cluster import cluster_of
+from raftmq.spark.data_source import RaftMQDataSource
+from raftmq.spark.source.options import read_source_options
+from raftmq.spark.source.range_fetch import fetch_range
+from raftmq.spark.source.readers import BatchReader, RangePartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,12 +14,12 @@ from typing import Any, Final, cast  # Any: pyspark's DataFrame and session have
 
 from raftmq import sync
 from raftmq.client.producer.producer import CompressionType
-from raftmq.spark.arrow_batches import record_batches
-from raftmq.spark.cluster import cluster_of
-from raftmq.spark.range_fetch import fetch_range
-from raftmq.spark.readers import BatchReader, RangePartition
-from raftmq.spark.schema import arrow_schema, source_schema
-from raftmq.spark.source_options import read_source_options
+from raftmq.spark.base.schema import arrow_schema, source_schema
+from raftmq.spark.cluster.cluster import cluster_of
+from raftmq.spark.source.arrow_batches import record_batches
+from raftmq.spark.source.options import read_source_options
+from raftmq.spark.source.range_fetch import fetch_range
+from raftmq.spark.source.readers import BatchReader, RangePartition
 
 from bench.report import RAFTMQ
 from bench.spark.floors import NothingSink, ReadySource, RowSource

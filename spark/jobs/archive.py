@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from raftmq.spark.base.offsets import Position, position_from_json
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs.archive_table import ArchiveTable
 from raftmq.spark.jobs.folder import Folder
 from raftmq.spark.jobs.running import Stop, check_topics, describe_source, follow, say
-from raftmq.spark.offsets import Position, position_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

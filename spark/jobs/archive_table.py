@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
+from raftmq.spark.base.offsets import Position
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs.delta_log import COMMITS_PER_CHECKPOINT, DeltaLog, now_ms
 from raftmq.spark.jobs.delta_table import Action, DataFile, Table, protocol, transaction
 from raftmq.spark.jobs.entries import DATA, Entry, new_folder, parse_folder
 from raftmq.spark.jobs.folder import Folder
 from raftmq.spark.jobs.manifest import Manifest
-from raftmq.spark.offsets import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +53,7 @@ DATE: Final = f"CASE WHEN {_DAY} BETWEEN {_DAYS[0]} AND {_DAYS[1]} THEN date_fro
 def archive_schema() -> StructType:
     """Return the columns of an archive: the source's with headers, and `date`."""
     from pyspark.sql.types import DateType, StructField, StructType
-    from raftmq.spark.schema import source_schema
+    from raftmq.spark.base.schema import source_schema
 
     return StructType([*source_schema(None, include_headers=True), StructField("date", DateType())])
 

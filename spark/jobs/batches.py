@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from raftmq.spark.batch_marks import OpenBatch, abandon_batch, read_marks
-from raftmq.spark.cluster import cluster_of
+from raftmq.spark.atomic.batch_marks import OpenBatch, abandon_batch, read_marks
+from raftmq.spark.atomic.mark_calls import run_marks
+from raftmq.spark.base.options import OptionReader, read_client_options
+from raftmq.spark.cluster.cluster import cluster_of
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_USAGE, say
-from raftmq.spark.mark_calls import run_marks
-from raftmq.spark.options import OptionReader, read_client_options
 
 
 def batches(servers: str, topic: str, abandoned: str | None) -> int:

@@ -19,8 +19,8 @@ from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.producer.producer import Producer
 from raftmq.client.worker.worker import Worker
 from raftmq.errors import InvalidArgumentError
+from raftmq.spark.base.options import OptionReader
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.options import OptionReader
 from raftmq.types import TopicPartition
 
 from tests.support.client.fake_broker import FakeCluster

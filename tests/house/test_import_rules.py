@@ -29,6 +29,7 @@ BAD_IMPORTS = {
     "spark/bad.py": ("import raftmq.broker", "Spark's source and sink use the client"),
     "broker/peers/bad.py": ("import raftmq.broker.services", "Rooms of the broker, top to bottom"),
     "client/codec/bad.py": ("import raftmq.client.producer", "Rooms of the client, top to bottom"),
+    "spark/base/bad.py": ("import raftmq.spark.cluster", "Rooms of Spark's source and sink, top to bottom"),
     "broker/bad_bare.py": ("import raftmq", "Packages import submodules, never the bare raftmq"),
     "pyspark_raftmq/__init__.py": ("import pyarrow", "The module that Spark discovers imports nothing heavy"),
 }

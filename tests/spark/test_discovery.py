@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from raftmq.spark.base.schema import source_schema
+from raftmq.spark.data_source import RaftMQDataSource
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.readers import BatchReader, PushdownReader, StreamReader
-from raftmq.spark.schema import source_schema
-from raftmq.spark.source import RaftMQDataSource
+from raftmq.spark.source.readers import BatchReader, PushdownReader, StreamReader
 
 import pyspark_raftmq
 

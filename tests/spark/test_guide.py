@@ -8,8 +8,8 @@ from typing import Any
 
 from raftmq import sync
 from raftmq.spark import LagListener
-from raftmq.spark.schema import COLUMNS
-from raftmq.spark.source_options import read_source_options
+from raftmq.spark.base.schema import COLUMNS
+from raftmq.spark.source.options import read_source_options
 
 from tests.spark.conftest import begin
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from raftmq import sync
 from raftmq.spark import register
-from raftmq.spark.source import RaftMQDataSource
+from raftmq.spark.data_source import RaftMQDataSource
 
 from tests.spark.test_archive_of_environment import JOB, ROOT, spark_home, standalone, submitting
 from tests.support.spark.reading import value_counts

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from raftmq import sync
-from raftmq.spark.browse_options import read_browse_options
-from raftmq.spark.lease_options import OPTIONS_OF_LOGS, read_lease_options
-from raftmq.spark.schema import BROWSE_COLUMNS, LEASED_COLUMNS
+from raftmq.spark.base.schema import BROWSE_COLUMNS, LEASED_COLUMNS
+from raftmq.spark.browse.options import read_browse_options
+from raftmq.spark.leases.options import OPTIONS_OF_LOGS, read_lease_options
 from raftmq.spark.sink_queue_columns import QueueColumns
 
 from tests.spark.conftest import HAS_ADMISSION_CONTROL

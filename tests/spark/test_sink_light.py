@@ -9,7 +9,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 import pyspark.sql.worker.write_into_data_source
 
 before = set(sys.modules)
-from raftmq.spark.source import RaftMQDataSource
+from raftmq.spark.data_source import RaftMQDataSource
 
 options = {"bootstrap.servers": "127.0.0.1:1", "topic": "t", "compression.type": "zstd"}
 schema = StructType([StructField("value", StringType())])

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from raftmq.errors import TopicKindMismatchError, UnknownTopicError
 from raftmq.spark.batch_ledger import WriteIdentity
-from raftmq.spark.cluster import cluster_of
+from raftmq.spark.cluster.cluster import cluster_of
 from raftmq.spark.errors import InvalidSchemaError, ReplayMismatchError
 from raftmq.spark.sink_columns import SinkColumns
 from raftmq.spark.sink_kinds import find_columns

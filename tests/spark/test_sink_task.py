@@ -19,7 +19,7 @@ from raftmq.client.producer.sequenced_append import NamedEpoch, SequencedAppende
 from raftmq.errors import ProducerFencedError, RequestTimedOutError, UnknownTopicError
 from raftmq.spark import sink_task
 from raftmq.spark.batch_ledger import CRC_DIGESTS, LAST_TASK, ROW_DIGESTS, BatchLedger, WriteIdentity
-from raftmq.spark.cluster import cluster_of
+from raftmq.spark.cluster.cluster import cluster_of
 from raftmq.spark.errors import (
     InvalidOptionError,
     LaterBatchError,

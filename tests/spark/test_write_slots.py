@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.client.producer.sequenced_append import SequencedAppender
-from raftmq.spark.cluster import cluster_of
+from raftmq.spark.cluster.cluster import cluster_of
 from raftmq.spark.errors import SupersededError, TooManyWritesError
 from raftmq.spark.sink import BatchWriter, change_slots
 from raftmq.spark.sink_options import read_sink_options

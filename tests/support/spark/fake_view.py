@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
 from raftmq.errors import UnknownTopicError
-from raftmq.spark.batch_marks import Answer, Ask, Change, TopicMarks, find_cut
-from raftmq.spark.cluster import TopicView
-from raftmq.spark.subscriptions import Assigned, Matching, Named, Subscription
+from raftmq.spark.atomic.batch_marks import Answer, Ask, Change, TopicMarks, find_cut
+from raftmq.spark.cluster.cluster import TopicView
+from raftmq.spark.cluster.subscriptions import Assigned, Matching, Named, Subscription
 from raftmq.types import TopicPartition
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class FakeTopic:
 
 
 class FakeView:
-    """A `raftmq.spark.cluster.ClusterView` whose topics a test sets."""
+    """A `raftmq.spark.cluster.cluster.ClusterView` whose topics a test sets."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, FakeTopic] = {}

@@ -1,0 +1,1 @@
+"""Read the messages that queue topics have now, as a table."""

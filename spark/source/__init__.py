@@ -1,0 +1,1 @@
+"""Read records of log topics: batch reads, streaming queries, and their lag."""

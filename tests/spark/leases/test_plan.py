@@ -1,0 +1,198 @@
+"""The plan of a stream that leases messages, with model brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import pytest
+from raftmq import Queue
+from raftmq.errors import TopicKindMismatchError, UnknownTopicError
+from raftmq.message_block import unpack_block
+from raftmq.proto import queue_pb2 as pb
+from raftmq.spark.base.options import ClientOptions
+from raftmq.spark.cluster.cluster import Cluster
+from raftmq.spark.errors import InvalidOptionError
+from raftmq.spark.leases.calls import read_leased
+from raftmq.spark.leases.offsets import NO_LEASES, BatchLeases
+from raftmq.spark.leases.options import read_lease_options
+from raftmq.spark.leases.plan import LeasePlan
+
+from tests.support.client.fake_broker import FakeCluster
+from tests.support.client.fake_queue import FakeMessage
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(brokers=2) as running:
+        running.create_queue("q", partitions=2)
+        yield running
+
+
+@pytest.fixture
+async def cluster(brokers: FakeCluster) -> AsyncIterator[Cluster]:
+    opened = await asyncio.to_thread(Cluster, ClientOptions(brokers.bootstrap_servers, request_timeout_ms=5000))
+    yield opened
+    await asyncio.to_thread(opened.close)
+
+
+class Plan:
+    """A plan whose calls do not block the brokers' loop."""
+
+    def __init__(self, brokers: FakeCluster, cluster: Cluster, **given: str) -> None:
+        named = {"bootstrap.servers": brokers.bootstrap_servers, "request.timeout.ms": "5000", "subscribe": "q"}
+        self.plan = LeasePlan(cluster, read_lease_options(named | {"kind": "queue"} | given)[0])
+
+    async def call(self, function: Callable[[LeasePlan], T]) -> T:
+        return await asyncio.to_thread(function, self.plan)
+
+    async def next_end(self, start: BatchLeases | None, messages_max: int = 100) -> BatchLeases:
+        return await self.call(lambda plan: plan.next_end(start, messages_max))
+
+    async def bodies(self, start: BatchLeases, end: BatchLeases) -> list[bytes]:
+        shares = await self.call(lambda plan: plan.shares(start, end))
+        blocks = [unpack_block(block) for share in shares for block in share.blocks]
+        return [bytes(body) for block in blocks for body in block.bodies]
+
+
+async def put(brokers: FakeCluster, *values: bytes, **fields: Any) -> None:
+    async with Queue("q", bootstrap_servers=brokers.bootstrap_servers) as queue:
+        for value in values:
+            await queue.put(value, **fields)
+
+
+def messages(brokers: FakeCluster) -> list[FakeMessage]:
+    parts = brokers.topics["q"].partitions
+    return [message for part in parts for message in part.queue.messages.values()]
+
+
+async def test_a_batch_is_settled_when_the_next_one_begins_at_its_end(brokers: FakeCluster, cluster: Cluster) -> None:
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a", b"b", b"c", b"d")
+    end = await plan.next_end(NO_LEASES)
+    assert end.count == 4
+    assert sorted(await plan.bodies(NO_LEASES, end)) == [b"a", b"b", b"c", b"d"]
+    assert len(messages(brokers)) == 4
+    await plan.call(lambda found: found.prepare_available_now())
+    assert await plan.next_end(end) == end
+    assert messages(brokers) == []
+
+
+async def test_a_batch_that_is_not_logged_is_offered_again_and_given_back_at_the_end(
+    brokers: FakeCluster, cluster: Cluster
+) -> None:
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a", b"b", b"c")
+    end = await plan.next_end(NO_LEASES, 2)
+    assert await plan.next_end(NO_LEASES, 2) == end
+    await plan.call(lambda found: found.close())
+    assert {(m.attempts, m.lease_until_ms) for m in messages(brokers)} == {(0, None)}
+
+
+async def test_another_driver_runs_the_logged_batch_and_settles_it(brokers: FakeCluster, cluster: Cluster) -> None:
+    first, second = Plan(brokers, cluster), Plan(brokers, cluster)
+    await put(brokers, b"a", b"b", b"c")
+    end = await first.next_end(NO_LEASES)
+    await first.call(lambda found: found.shares(NO_LEASES, end))
+    await first.call(lambda found: found.close())  # the leases of a logged batch remain
+    shares = await second.call(lambda found: found.shares(NO_LEASES, end))
+    assert not any(share.blocks for share in shares)
+    bodies = []
+    for share in shares:
+        tokens = [(run.first_sequence + at, run.lease_number) for run in share.runs for at in range(run.message_count)]
+        stale = [(sequence, number + 1) for sequence, number in tokens]
+        for some, wanted in ((tokens, True), (stale, False)):
+            found = await asyncio.to_thread(
+                cluster.run, lambda s=some, n=share.name: read_leased(cluster.resolver, n, s, 5)
+            )
+            assert bool(found) is wanted
+            bodies += [bytes(block.bodies[0]) for block in found]
+    assert sorted(bodies) == [b"a", b"b", b"c"]
+    await second.call(lambda found: found.commit(end))
+    assert messages(brokers) == []
+
+
+async def test_a_message_that_was_settled_before_is_left_as_it_is(brokers: FakeCluster, cluster: Cluster) -> None:
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a")
+    end = await plan.next_end(NO_LEASES)
+    [message] = messages(brokers)
+    message.lease_until_ms, message.dead_reason = None, "rejected"
+    await plan.call(lambda found: found.commit(end))
+    assert messages(brokers) == [message]
+
+
+async def test_a_settlement_follows_the_leader(brokers: FakeCluster, cluster: Cluster) -> None:
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a", b"b", b"c", b"d")
+    end = await plan.next_end(NO_LEASES)
+    for part in brokers.topics["q"].partitions:
+        part.leader = 3 - part.leader
+    await plan.call(lambda found: found.commit(end))
+    assert messages(brokers) == []
+
+
+async def test_a_partition_without_a_leader_is_waited_for(brokers: FakeCluster, cluster: Cluster) -> None:
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a", b"b", b"c", b"d")
+    await plan.call(lambda found: found.prepare_available_now())
+    for part in brokers.topics["q"].partitions:  # no client knows of it yet
+        part.leader = 3 - part.leader
+    end = await plan.next_end(NO_LEASES)
+    assert end.count == 4
+
+
+async def test_a_run_of_what_is_there_leases_no_more_than_was_ready(brokers: FakeCluster, cluster: Cluster) -> None:
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a", b"b")
+    await put(brokers, b"later", delay_ms=3_600_000)
+    await plan.call(lambda found: found.prepare_available_now())
+    end = await plan.next_end(NO_LEASES, 1)
+    await put(brokers, b"c", b"d")
+    await plan.call(lambda found: found.shares(NO_LEASES, end))
+    last = await plan.next_end(end, 10)
+    assert (end.count, last.count) == (1, 1)
+    await plan.call(lambda found: found.shares(end, last))
+    assert await plan.next_end(last, 10) == last
+    assert len(messages(brokers)) == 3
+
+
+async def test_a_tenant_and_the_order_of_priorities(brokers: FakeCluster, cluster: Cluster) -> None:
+    brokers.topics["q"].partitions[1].leader = brokers.topics["q"].partitions[0].leader
+    plan = Plan(brokers, cluster, tenant="a")
+    await put(brokers, b"other", tenant="b", id="0")
+    await put(brokers, b"second", tenant="a", priority=2, id="1")
+    await put(brokers, b"first", tenant="a.x", priority=1, id="1b")
+    end = await plan.next_end(NO_LEASES)
+    assert sorted(await plan.bodies(NO_LEASES, end)) == [b"first", b"second"]
+
+
+async def test_topics_are_queues_that_exist(brokers: FakeCluster, cluster: Cluster) -> None:
+    brokers.create_topic("log", partitions=1)
+    with pytest.raises(TopicKindMismatchError, match="read log topics with a query of their own"):
+        await Plan(brokers, cluster, subscribe="q,log").next_end(NO_LEASES)
+    with pytest.raises(UnknownTopicError):
+        await Plan(brokers, cluster, subscribe="none").next_end(NO_LEASES)
+
+
+async def test_counts_by_state_are_shown(brokers: FakeCluster, cluster: Cluster) -> None:
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a", b"b")
+    await plan.next_end(NO_LEASES, 2)
+    counts = await plan.call(lambda found: found.counts())
+    assert counts == {"q": pb.StateCounts(leased=2)}
+
+
+async def test_the_checkpoint_of_another_cluster_is_refused(brokers: FakeCluster, cluster: Cluster) -> None:
+    await put(brokers, b"a")
+    plan = Plan(brokers, cluster)
+    end = await plan.next_end(NO_LEASES)
+    assert end.cluster_id == cluster.resolver.cluster_id
+    foreign = BatchLeases(end.runs, "another")
+    with pytest.raises(InvalidOptionError, match="the checkpoint is that of a query of cluster another"):
+        await plan.next_end(foreign)
+    with pytest.raises(InvalidOptionError, match="use another checkpoint"):
+        await Plan(brokers, cluster).call(lambda found: found.shares(NO_LEASES, foreign))
