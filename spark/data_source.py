@@ -100,12 +100,12 @@ class RaftMQDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the writer of ``df.write``. Raises `InvalidOptionError`."""
-        from raftmq.spark.sink import batch_writer
+        from raftmq.spark.sink.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Create the writer of ``df.writeStream``. Raises `InvalidOptionError`."""
-        from raftmq.spark.sink import stream_writer
+        from raftmq.spark.sink.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -9,7 +9,7 @@ It is stored in the cluster as the stamp of a producer name, and changed by comp
 
 A second process that works on the same stretch either sends the same chunk, which changes nothing, or loses the swap and stops.
 
-Pure. Source: the ledger of Spark's sink (`spark/batch_ledger.py`).
+Pure. Source: the ledger of Spark's sink (`spark/sink/ledger/batch_ledger.py`).
 """
 
 from __future__ import annotations

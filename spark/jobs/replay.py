@@ -1,7 +1,7 @@
 """Write an archive back to topics, each record once, with its key, value, headers and timestamp, and each partition in order.
 
 The entries of the archive are written one after another, each under its number as the writer's epoch. So an entry that was half written
-at a crash is completed (`raftmq.spark.sink`). The list of entries is fixed in the checkpoint when the job begins.
+at a crash is completed (`raftmq.spark.sink.writers`). The list of entries is fixed in the checkpoint when the job begins.
 Offsets are new: they begin at the end of the topic.
 """
 

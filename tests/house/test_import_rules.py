@@ -30,6 +30,7 @@ BAD_IMPORTS = {
     "broker/peers/bad.py": ("import raftmq.broker.services", "Rooms of the broker, top to bottom"),
     "client/codec/bad.py": ("import raftmq.client.producer", "Rooms of the client, top to bottom"),
     "spark/base/bad.py": ("import raftmq.spark.cluster", "Rooms of Spark's source and sink, top to bottom"),
+    "spark/sink/ledger/bad.py": ("import raftmq.spark.sink.rows", "Rooms of Spark's sink, top to bottom"),
     "broker/bad_bare.py": ("import raftmq", "Packages import submodules, never the bare raftmq"),
     "pyspark_raftmq/__init__.py": ("import pyarrow", "The module that Spark discovers imports nothing heavy"),
 }

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
     [
         ("tests/hostile/test_totals.py::test_a", "tests/hostile"),
         ("tests/hostile/test_http_port.py::test_b[1]", "tests/hostile"),
-        ("tests/spark/test_sink.py::test_b", "tests/spark"),
+        ("tests/spark/sink/test_writes.py::test_b", "tests/spark"),
         ("tests/raft/test_log.py::test_a[x::y]", "tests/raft/test_log.py"),
         ("tests/sim/core/test_seeds.py::test_a[1]", "tests/sim/core/test_seeds.py::test_a[1]"),
         ("tests/e2e/test_cli.py::test_a", "tests/e2e/test_cli.py"),

@@ -16,7 +16,7 @@ from raftmq import sync
 from raftmq.spark.base.schema import BROWSE_COLUMNS, LEASED_COLUMNS
 from raftmq.spark.browse.options import read_browse_options
 from raftmq.spark.leases.options import OPTIONS_OF_LOGS, read_lease_options
-from raftmq.spark.sink_queue_columns import QueueColumns
+from raftmq.spark.sink.columns.queue import QueueColumns
 
 from tests.spark.conftest import HAS_ADMISSION_CONTROL
 from tests.support.spark.model_brokers import model_brokers

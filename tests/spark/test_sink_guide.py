@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raftmq.spark import sink_options
 from raftmq.spark.base.options import OptionReader
 from raftmq.spark.jobs.main import parser
+from raftmq.spark.sink import options as sink_options
 
 from tests.spark.conftest import begin
 from tests.support.spark.reading import value_counts

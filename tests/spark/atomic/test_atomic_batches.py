@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from raftmq import sync
 from raftmq.errors import UnknownTopicError
-from raftmq.spark.batch_ledger import LAST_TASK, WriteIdentity
 from raftmq.spark.cluster.cluster import cluster_of
 from raftmq.spark.errors import BatchMarkedError, InvalidOptionError, LaterBatchError, RaftMQSparkWarning
 from raftmq.spark.jobs.main import main as run_job
-from raftmq.spark.sink_columns import SinkColumns
-from raftmq.spark.sink_options import SinkOptions, read_sink_options
-from raftmq.spark.sink_task import SinkTask, Written
+from raftmq.spark.sink.columns.log import SinkColumns
+from raftmq.spark.sink.ledger.batch_ledger import LAST_TASK, WriteIdentity
+from raftmq.spark.sink.options import SinkOptions, read_sink_options
+from raftmq.spark.sink.task import SinkTask, Written
 from raftmq.types import TopicPartition
 
 from tests.spark.conftest import begin

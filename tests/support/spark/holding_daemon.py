@@ -44,7 +44,7 @@ def holding(send: Callable[..., None], folder: Path, holds: int) -> Callable[...
 
 def main() -> None:
     from pyspark import daemon
-    from raftmq.spark.partition_writer import PartitionWriter
+    from raftmq.spark.sink.rows.partition_writer import PartitionWriter
 
     send = holding(PartitionWriter._send, Path(os.environ[FOLDER]), int(os.environ[HOLDS]))
     PartitionWriter._send = send  # type: ignore[method-assign]

@@ -1,0 +1,1 @@
+"""Write rows to topics: exactly once per query, batch and task."""
