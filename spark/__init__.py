@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from raftmq.spark.history import read_history
-    from raftmq.spark.jobs.archive_table import read_archive
+    from raftmq.spark.archive.history import read_history
+    from raftmq.spark.archive.table import read_archive
     from raftmq.spark.leases.settling import reject, release
     from raftmq.spark.source.lag import PartitionLag, QueryLag
     from raftmq.spark.source.lag_listener import LagListener
@@ -31,8 +31,8 @@ _HOMES: Final = {
     "LagListener": "raftmq.spark.source.lag_listener",
     "PartitionLag": "raftmq.spark.source.lag",
     "QueryLag": "raftmq.spark.source.lag",
-    "read_archive": "raftmq.spark.jobs.archive_table",
-    "read_history": "raftmq.spark.history",
+    "read_archive": "raftmq.spark.archive.table",
+    "read_history": "raftmq.spark.archive.history",
     "reject": "raftmq.spark.leases.settling",
     "release": "raftmq.spark.leases.settling",
 }

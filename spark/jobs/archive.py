@@ -1,6 +1,6 @@
 """Archive topics as a Delta table, each record once.
 
-Each micro-batch is written to a folder of its own and added by one commit to the table's log (`archive_table`). A batch that runs again
+Each micro-batch is written to a folder of its own and added by one commit to the table's log (`ArchiveTable`). A batch that runs again
 after a crash finds its number in the log, or is written again to another folder. Within a folder, files are in folders by topic and by
 the day of the records' timestamps (UTC), with rows in the order of partitions and offsets. The archive does without Spark's own sink
 metadata, under which merging files would break readers.
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from raftmq.spark.archive.folder import Folder
+from raftmq.spark.archive.table import ArchiveTable
 from raftmq.spark.base.offsets import Position, position_from_json
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.jobs.archive_table import ArchiveTable
-from raftmq.spark.jobs.folder import Folder
 from raftmq.spark.jobs.running import Stop, check_topics, describe_source, follow, say
 
 if TYPE_CHECKING:

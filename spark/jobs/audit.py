@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from raftmq.spark.archive.folder import Folder
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.jobs.folder import Folder
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, check_topics, say
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from raftmq.spark.archive.delta_log import LOG_KEPT_MS, now_ms
+from raftmq.spark.archive.entries import groups
+from raftmq.spark.archive.table import ArchiveTable
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.jobs.archive_table import ArchiveTable
-from raftmq.spark.jobs.delta_log import LOG_KEPT_MS, now_ms
-from raftmq.spark.jobs.entries import groups
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, Stop, say
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from raftmq.spark.archive.entries import Entry
+from raftmq.spark.archive.folder import Folder
+from raftmq.spark.archive.table import ArchiveTable
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.jobs.archive_table import ArchiveTable
-from raftmq.spark.jobs.entries import Entry
-from raftmq.spark.jobs.folder import Folder
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, Stop, check_topics, say
 
 if TYPE_CHECKING:

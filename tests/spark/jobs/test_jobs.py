@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 from raftmq import sync
 from raftmq.spark import read_archive
+from raftmq.spark.archive.entries import Entry
+from raftmq.spark.archive.folder import Folder
+from raftmq.spark.archive.table import ArchiveTable
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs import main
 from raftmq.spark.jobs.archive import ArchiveSettings, archive
-from raftmq.spark.jobs.archive_table import ArchiveTable
 from raftmq.spark.jobs.audit import AuditSettings, audit
 from raftmq.spark.jobs.compact import compact
-from raftmq.spark.jobs.entries import Entry
-from raftmq.spark.jobs.folder import Folder
 from raftmq.spark.jobs.mirror import MirrorSettings, mirror
 from raftmq.spark.jobs.replay import DONE, ReplaySettings, replay
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, open_session

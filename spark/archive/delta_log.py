@@ -16,8 +16,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from raftmq.spark.jobs.delta_table import Action, Table
-from raftmq.spark.jobs.folder import Folder
+from raftmq.spark.archive.delta_table import Action, Table
+from raftmq.spark.archive.folder import Folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

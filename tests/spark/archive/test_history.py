@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from raftmq import TopicPartition, sync
 from raftmq.spark import read_archive, read_history
+from raftmq.spark.archive.table import ArchiveTable
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs.archive import ArchiveSettings, archive
-from raftmq.spark.jobs.archive_table import ArchiveTable
 from raftmq.spark.jobs.compact import compact
 from raftmq.spark.jobs.running import EXIT_OK, Stop
 

@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from raftmq.spark.archive.entries import FORMAT_VERSION, Entry
+from raftmq.spark.archive.folder import Folder
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.jobs.entries import FORMAT_VERSION, Entry
-from raftmq.spark.jobs.folder import Folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

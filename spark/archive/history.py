@@ -13,7 +13,7 @@ from raftmq.spark.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from raftmq.spark.jobs.archive_table import ArchiveTable
+    from raftmq.spark.archive.table import ArchiveTable
 
 EARLIEST: Final = -2
 """The earliest offset, in the source's options."""
@@ -54,7 +54,7 @@ def read_history(spark: SparkSession, *, archive: str, topic: str, options: Mapp
         flights = read_history(spark, archive="/data/flights", topic="flights", options={"bootstrap.servers": "localhost:9400"})
     """
     from pyspark.sql import functions as f
-    from raftmq.spark.jobs.archive_table import DATE, ArchiveTable
+    from raftmq.spark.archive.table import DATE, ArchiveTable
 
     lowered = {name.lower() for name in OWN_OPTIONS}
     for name in options:

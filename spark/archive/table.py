@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
+from raftmq.spark.archive.delta_log import COMMITS_PER_CHECKPOINT, DeltaLog, now_ms
+from raftmq.spark.archive.delta_table import Action, DataFile, Table, protocol, transaction
+from raftmq.spark.archive.entries import DATA, Entry, new_folder, parse_folder
+from raftmq.spark.archive.folder import Folder
+from raftmq.spark.archive.manifest import Manifest
 from raftmq.spark.base.offsets import Position
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.jobs.delta_log import COMMITS_PER_CHECKPOINT, DeltaLog, now_ms
-from raftmq.spark.jobs.delta_table import Action, DataFile, Table, protocol, transaction
-from raftmq.spark.jobs.entries import DATA, Entry, new_folder, parse_folder
-from raftmq.spark.jobs.folder import Folder
-from raftmq.spark.jobs.manifest import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

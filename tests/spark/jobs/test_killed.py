@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from raftmq import sync
+from raftmq.spark.archive.delta_log import LOG
+from raftmq.spark.archive.entries import DATA
 from raftmq.spark.jobs.archive import ArchiveSettings, archive
 from raftmq.spark.jobs.compact import compact
-from raftmq.spark.jobs.delta_log import LOG
-from raftmq.spark.jobs.entries import DATA
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_VIOLATION, Stop
 
 from tests.spark.conftest import HAS_ADMISSION_CONTROL

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from raftmq.spark.archive.delta_log import DeltaLog, checkpoint_bytes, read_checkpoint
+from raftmq.spark.archive.delta_table import Action, DataFile, Table, protocol, transaction
+from raftmq.spark.archive.table import instant
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.jobs.archive_table import instant
-from raftmq.spark.jobs.delta_log import DeltaLog, checkpoint_bytes, read_checkpoint
-from raftmq.spark.jobs.delta_table import Action, DataFile, Table, protocol, transaction
 
 Spark = Any  # a SparkSession; pyspark is imported once Java is there
 

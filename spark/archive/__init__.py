@@ -1,0 +1,1 @@
+"""Keep archives: Delta tables of records, through Hadoop's file systems. Read them alone, or with the live topic."""
