@@ -53,7 +53,8 @@ class DiskWatch:
     def _pause_seconds(self) -> float:
         is_known = self.reserve_bytes > 0
         is_near = is_known and self.free_bytes - self.reserve_bytes < NEAR_BYTES
-        return NEAR_CHECK_SECONDS if is_near and self._engine.write_refusal is None else CHECK_SECONDS
+        # below the reserve entries of other leaders still arrive, until they are refused, too
+        return NEAR_CHECK_SECONDS if is_near and not self._engine.refuses_entries else CHECK_SECONDS
 
     async def look(self) -> None:
         """Check the free space once."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from raftmq.broker.cluster.disk_watch import NEAR_CHECK_SECONDS, DiskWatch
+from raftmq.broker.cluster.disk_watch import CHECK_SECONDS, NEAR_CHECK_SECONDS, DiskWatch
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import DiskReserve
 
@@ -142,5 +142,9 @@ async def test_a_small_volume_is_checked_often_enough_for_a_fast_disk(tmp_path):
         assert watch._pause_seconds() == NEAR_CHECK_SECONDS
         volume.free = RESERVE
         await until(lambda: refusal(engine) is not None)
+        assert watch._pause_seconds() == NEAR_CHECK_SECONDS, "entries of other leaders are still written"
+        volume.free = RESERVE // 2 - 1
+        await until(lambda: engine.refuses_entries)
+        assert watch._pause_seconds() == CHECK_SECONDS
     finally:
         watching.cancel()
