@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from raftmq.cli.consume import RecordOutput
 from raftmq.cli.durations import DAY_SECONDS, Duration, DurationRange, format_duration
-from raftmq.cli.exit_codes import reported
+from raftmq.cli.exit_codes import ExitCode, exit_code_of, print_error, reported, sentence_of
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, TopicArgument
 from raftmq.cli.output import Output, OutputOption, counted, print_json
@@ -164,8 +164,9 @@ def settle(
 ) -> None:
     """Settle leased messages by their tokens: as done, unless --release, --reject or --renew is given.
 
-    Every token is tried. If a lease has ended, nothing was changed and the message is delivered again. If a message is
-    gone, its earlier settlement was probably successful.
+    Every token is tried, and each failure is reported. If a lease has ended, nothing was changed and the message is
+    delivered again. If a message is gone, its earlier settlement was probably successful. The exit code is 5 if an
+    outcome is unknown, otherwise that of the first failure.
     """
     import asyncio
 
@@ -176,6 +177,10 @@ def settle(
     check_settle_options(settlement, delay, priority, error, lease, progress, is_back_off=back_off)
     if len(token) > TOKENS_MAX:
         raise typer.BadParameter(f"at most {TOKENS_MAX} tokens are allowed", param_hint="TOKEN")
+    from raftmq.client.queue.lease_token import parse_token
+
+    for one in token:
+        parse_token(one)  # before anything is settled
 
     async def settle_one(queue: Queue[bytes], one: str) -> bool | RaftMQError:
         try:
@@ -195,15 +200,18 @@ def settle(
         return await asyncio.gather(*(settle_one(queue, one) for one in token))
 
     results = run_queue(topic, bootstrap_servers, timeout, settle_all)
-    failures = [result for result in results if isinstance(result, RaftMQError)]
+    failures = [(one, result) for one, result in zip(token, results, strict=True) if isinstance(result, RaftMQError)]
     rows = [(one, result) for one, result in zip(token, results, strict=True) if not isinstance(result, RaftMQError)]
     if output is Output.JSON and rows:
         print_json([{"token": one, "result": result_of(settlement, is_alive=alive)} for one, alive in rows])
     elif output is Output.TEXT:
         for one, alive in rows:
             print(f"message {one} {result_of(settlement, is_alive=alive)}")
+    for one, failure in failures:
+        print_error(f"token {one}: {sentence_of(failure)}")
     if failures:
-        raise failures[0]
+        codes = [exit_code_of(failure) for _, failure in failures]
+        raise SystemExit(ExitCode.UNKNOWN_OUTCOME if ExitCode.UNKNOWN_OUTCOME in codes else codes[0])
 
 
 _NAMES: dict[str, SettlementName] = {"ack": "ack", "release": "release", "reject": "reject", "renew": "renew"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from raftmq.cli.queue.get import TOKENS_MAX
 
 from tests.support.cli.queue_commands import QueueCommands, assert_refused
 
@@ -100,7 +101,7 @@ def test_a_release_after_the_last_attempt_says_that_the_message_is_dead(jobs: Qu
     assert result["result"] == "dead"
 
 
-def test_every_token_is_tried_and_the_first_failure_is_reported(jobs: QueueCommands) -> None:
+def test_every_token_is_tried_and_each_failure_is_reported(jobs: QueueCommands) -> None:
     first, second = (line["token"] for line in jobs.lines("queue", "get", "jobs", "-n", "2", "--lease", "1m"))
     jobs.queues[0].offset_ms += 60_001
     (third,) = (line["token"] for line in jobs.lines("queue", "get", "jobs"))
@@ -109,6 +110,23 @@ def test_every_token_is_tried_and_the_first_failure_is_reported(jobs: QueueComma
     assert done.stdout == f"message {third} done\n"
     assert_refused(jobs.run("queue", "settle", "jobs", third), 5, "it is gone; treat the message as done")
     assert_refused(jobs.run("queue", "settle", "jobs", first), 4, "message 0")
+    both = jobs.run("queue", "settle", "jobs", first, third)
+    assert both.returncode == 5, "an unknown outcome comes before a refusal"
+    assert [line.split(": ")[:3] for line in both.stderr.splitlines()] == [
+        ["raftmq", f"token {first}", "message 0 of partition 0"],
+        ["raftmq", f"token {third}", "message 2 of partition 0"],
+    ]
+
+
+def test_nothing_is_settled_if_one_of_the_tokens_is_none(jobs: QueueCommands) -> None:
+    (message,) = jobs.lines("queue", "get", "jobs")
+    assert_refused(jobs.run("queue", "settle", "jobs", message["token"], "12"), 2, "'12' is not the token")
+    assert jobs.queues[0].settled == []
+
+
+def test_too_many_tokens_are_refused(jobs: QueueCommands) -> None:
+    tokens = [f"1-0-{number}-1" for number in range(TOKENS_MAX + 1)]
+    assert_refused(jobs.run("queue", "settle", "jobs", *tokens), 2, f"at most {TOKENS_MAX} tokens are allowed")
 
 
 @pytest.mark.parametrize(
