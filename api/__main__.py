@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 from raftmq.extras import MissingExtraError, require
 
-SERVER_COMMANDS: Final = ("broker", "config", "dev", "doctor")
+SERVER_COMMANDS: Final = ("broker", "config", "dev", "doctor", "recover")
 """Commands of ``raftmq`` that run a broker or read its files."""
 CLIENT_COMMANDS: Final = (["config", "list"], ["config", "set"], ["config", "unset"])
 """Commands among them that only ask a running broker."""

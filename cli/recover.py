@@ -118,9 +118,12 @@ def rejoin(
 
 def _read(data_dir: Path) -> StoredMetadata:
     from raftmq.broker.cluster.metadata_recovery import MetadataRecoveryError, read_metadata
+    from raftmq.storage.doctor import NoDataDirectoryError
 
     try:
         return read_metadata(data_dir)
+    except NoDataDirectoryError as error:
+        raise CommandError(str(error), ExitCode.USAGE) from None
     except MetadataRecoveryError as error:
         raise CommandError(str(error), ExitCode.REJECTED) from None
 

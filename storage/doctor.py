@@ -88,6 +88,12 @@ class Diagnosis:
 class NoDataDirectoryError(Exception):
     """The directory is not a broker's data directory."""
 
+    def __init__(self, data_dir: Path) -> None:
+        if data_dir.is_dir():
+            super().__init__(f"{data_dir} is not a data directory: it contains no {REGISTRY_FILE}{_inner(data_dir)}")
+        else:
+            super().__init__(f"there is no directory {data_dir}")
+
 
 def volume_of(data_dir: Path) -> tuple[int, int]:
     """Return the free bytes and all bytes of the volume."""
@@ -114,14 +120,12 @@ def examine(
         OSError: The directory or a file in it cannot be read.
     """
     if not data_dir.is_dir():
-        raise NoDataDirectoryError(f"there is no directory {data_dir}")
+        raise NoDataDirectoryError(data_dir)
     with kept_from_brokers(data_dir):
         files, states = replica_files(data_dir / "groups"), state_files(data_dir / "groups")
         registry = data_dir / REGISTRY_FILE
         if not registry.exists() and not files and not states:
-            raise NoDataDirectoryError(
-                f"{data_dir} is not a data directory: it contains no {REGISTRY_FILE}{_inner(data_dir)}"
-            )
+            raise NoDataDirectoryError(data_dir)
         count = 1 + len(files) + len(states)
         with Examiner() as examiner:
             on_file(registry, 1, count)

@@ -22,6 +22,7 @@ from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
+from raftmq.storage.doctor import NoDataDirectoryError
 from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, RegistryError, StorageUnavailableError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
@@ -62,6 +63,7 @@ def read_metadata(data_dir: Path) -> StoredMetadata:
     """Read the metadata of a stopped broker. It counts as a start of the broker, and changes nothing else.
 
     Raises:
+        NoDataDirectoryError: The directory is not a broker's data directory.
         MetadataRecoveryError: There is no usable metadata, the registry is damaged, or a broker is running on the directory.
     """
     with _opened(data_dir) as (registry, store):
@@ -123,7 +125,7 @@ def leave_cluster(data_dir: Path) -> StoredMetadata:
 @contextmanager
 def _opened(data_dir: Path) -> Iterator[tuple[Registry, LmdbLogStore]]:
     if not (data_dir / REGISTRY_FILE).is_file():
-        raise MetadataRecoveryError(f"{data_dir} is not a data directory: it contains no {REGISTRY_FILE}")
+        raise NoDataDirectoryError(data_dir)
     try:
         registry = Registry(data_dir / REGISTRY_FILE)
     except RegistryError as error:

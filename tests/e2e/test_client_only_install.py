@@ -115,6 +115,7 @@ def test_the_sdk_without_extras_writes_and_reads(environment: Path) -> None:
         (("config", "show"), "raftmq config", "server"),
         (("dev",), "raftmq dev", "server"),
         (("doctor", "somewhere"), "raftmq doctor", "server"),
+        (("recover", "metadata", "somewhere"), "raftmq recover", "server"),
         (("config", "set", "log_level=info"), "raftmq config", "cli"),
         (("topic", "list"), "raftmq topic", "cli"),
         (("broker", "start", "--help"), "raftmq broker start", "cli"),

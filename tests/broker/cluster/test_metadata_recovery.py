@@ -18,6 +18,7 @@ from raftmq.broker.cluster.metadata_recovery import (
 )
 from raftmq.broker.node import Node
 from raftmq.proto import queue_pb2 as pb
+from raftmq.storage.doctor import NoDataDirectoryError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.types import GroupId
 
@@ -126,5 +127,5 @@ async def test_a_crash_of_the_recovery_can_be_repeated(nodes: Nodes, monkeypatch
 
 
 def test_directories_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MetadataRecoveryError, match="is not a data directory"):
+    with pytest.raises(NoDataDirectoryError, match="is not a data directory"):
         read_metadata(tmp_path)
