@@ -96,7 +96,7 @@ def describe(
     if output is Output.JSON:
         print_json(description_json(found))
         return
-    print(f"group {found.group}: {found.state or 'without members'}, {len(found.members)} members")
+    print(f"group {found.group}: {found.state or 'without members'}, {counted(len(found.members), 'member')}")
     if found.members:
         print()
         heads = ("member", "instance", "client", "subscription", "partitions", "session")
@@ -253,10 +253,13 @@ def reset_offsets(
         raise typer.BadParameter(
             "give exactly one of --to-earliest, --to-latest, --to-time, --shift-by and --to-offset"
         )
+    for option, is_given in (("--topic", topic), ("--partition", partition)):
+        if to_offset and is_given:
+            raise typer.BadParameter(
+                "do not combine it with --to-offset, which names the partitions", param_hint=option
+            )
     if partition and len(topic or ()) != 1:
         raise typer.BadParameter("give exactly one --topic with it", param_hint="--partition")
-    if to_offset and topic:
-        raise typer.BadParameter("do not combine it with --to-offset, which names the partitions", param_hint="--topic")
     from raftmq.types import TopicPartition
 
     offsets = parse_offsets(to_offset)
@@ -321,7 +324,10 @@ def parse_offsets(texts: list[str] | None) -> dict[TopicPartition, int]:
         is_valid = topic and all(part.isascii() and part.isdigit() for part in (number, offset))
         if not is_valid or int(number) > COUNT_MAX or int(offset) > OFFSET_MAX:
             raise typer.BadParameter(f"{text!r} is not TOPIC:PARTITION=OFFSET", param_hint="--to-offset")
-        offsets[TopicPartition(topic, int(number))] = int(offset)
+        partition = TopicPartition(topic, int(number))
+        if partition in offsets:
+            raise typer.BadParameter(f"{name} is given more than once", param_hint="--to-offset")
+        offsets[partition] = int(offset)
     return offsets
 
 

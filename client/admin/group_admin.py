@@ -171,7 +171,7 @@ async def reset_group_offsets(
     """Commit other offsets for a group, as `Admin.reset_group_offsets` describes."""
     target.check()
     deadline = Deadline(timeout_seconds)
-    must_exist = not (topics or partitions or target.offsets)
+    must_exist = target.shift is not None or not (topics or partitions or target.offsets)
     before = await _committed(resolver, group, deadline.remaining(), must_exist=must_exist)
     wanted = list(target.offsets or partitions)
     for topic in topics:
@@ -252,7 +252,10 @@ async def _resolved(
         elif target.shift is not None:
             committed = before.get(name)
             if committed is None:
-                raise FailedPreconditionError(f"{name.topic}/{name.partition} has no committed offset to shift")
+                raise FailedPreconditionError(
+                    f"the group has no committed offset in {name.topic}/{name.partition} to shift: name only partitions in which it has one, "
+                    "or move it to the earliest or latest record, a time or an offset"
+                )
             resolved[name] = min(max(committed + target.shift, start), end)
         else:
             resolved[name] = start if target.to == "earliest" else end

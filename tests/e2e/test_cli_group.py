@@ -10,7 +10,7 @@ import pytest
 from raftmq import TopicPartition, sync
 from raftmq.testing import LocalCluster
 
-from tests.support.e2e.raftmq_command import answer, raftmq, started
+from tests.support.e2e.raftmq_command import answer, assert_one_sentence, completions, raftmq, started
 
 pytestmark = [pytest.mark.e2e]
 
@@ -66,6 +66,10 @@ def test_printed_records_are_committed_and_the_next_run_continues_after_them(clu
     assert isinstance(groups, list)
     (listed,) = (one for one in groups if one["group"] == topic)
     assert (listed["members"], listed["partitions"], listed["lag_records"]) == (0, PARTITIONS, 0)
+    head, *rows = raftmq(cluster, "group", "list").stdout.decode().splitlines()
+    assert head.split() == ["group", "state", "members", "assignor", "partitions", "lag"]
+    assert [row.split() for row in rows if topic in row] == [[topic, "empty", "0", "sticky", str(PARTITIONS), "0"]]
+    assert f"group {topic}: empty, 0 members" in raftmq(cluster, "group", "describe", topic).stdout.decode()
 
 
 def test_groups_are_listed_with_their_members(cluster: LocalCluster, topic: str) -> None:
@@ -79,7 +83,7 @@ def test_groups_are_listed_with_their_members(cluster: LocalCluster, topic: str)
         (member,) = described(cluster, topic)["members"]
         assert (member["client_id"], member["topics"], len(member["partitions"])) == ("me", [topic], PARTITIONS)
         text = raftmq(cluster, "group", "describe", topic).stdout.decode()
-        assert f"group {topic}: stable, 1 members" in text
+        assert f"group {topic}: stable, 1 member\n" in text
         assert member["member_id"] in text
         refused = raftmq(cluster, "group", "delete", topic, "--yes")
         assert refused.returncode == 4
@@ -87,7 +91,12 @@ def test_groups_are_listed_with_their_members(cluster: LocalCluster, topic: str)
         assert refused.returncode == 4
         assert b"stop its consumers first" in refused.stderr
         assert raftmq(cluster, "group", "remove-member", topic, "--member", "nobody").returncode == 4
-        assert raftmq(cluster, "group", "remove-member", topic, "-m", member["member_id"]).returncode == 0
+        assert answer(cluster, "group", "remove-member", topic, "-m", member["member_id"]) == {
+            "group": topic,
+            "member_id": member["member_id"],
+            "instance_id": None,
+            "result": "removed",
+        }
 
 
 def test_every_kind_of_reset_moves_the_committed_offsets(cluster: LocalCluster, topic: str) -> None:
@@ -136,25 +145,58 @@ def test_a_deleted_group_loses_its_offsets(cluster: LocalCluster, topic: str) ->
         assert topic in unknown.stderr.decode()
     assert b"raftmq group list" in raftmq(cluster, "group", "delete", topic, "--yes").stderr
     assert len(consumed(cluster, topic)) == COUNT
+    deleted = answer(cluster, "group", "delete", topic, "--yes")
+    assert deleted == {"group": topic, "result": "deleted", "partitions": PARTITIONS}
+
+
+def test_a_shift_needs_a_committed_offset_in_each_partition(cluster: LocalCluster, topic: str) -> None:
+    """A group that does not exist is named, although the topic is."""
+    shift = ("group", "reset-offsets", topic, "--yes", "--shift-by", "1")
+    for arguments in (shift, (*shift, "--topic", topic)):
+        assert_one_sentence(raftmq(cluster, *arguments), 4, f"no consumer group '{topic}'", "raftmq group list")
+    answer(cluster, "group", "reset-offsets", topic, "--yes", "--to-offset", f"{topic}:1=4")
+    refused = raftmq(cluster, *shift, "--topic", topic)
+    assert_one_sentence(refused, 4, f"no committed offset in {topic}/0", "name only partitions in which it has one")
+    assert committed(cluster, topic) == [4], "nothing changed"
+    answer(cluster, *shift, "--topic", topic, "--partition", "1")
+    assert committed(cluster, topic) == [5]
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "words"),
     [
-        ("group", "reset-offsets", "g"),
-        ("group", "reset-offsets", "g", "--to-latest", "--to-earliest"),
-        ("group", "reset-offsets", "g", "--to-offset", "t=1"),
-        ("group", "reset-offsets", "g", "--to-offset", "t:1=x"),
-        ("group", "reset-offsets", "g", "--to-latest", "--partition", "1"),
-        ("group", "reset-offsets", "g", "--to-offset", "t:0=1", "--topic", "t"),
-        ("group", "remove-member", "g"),
-        ("consume", "t", "--group", "g", "--offset", "1"),
+        (("group", "reset-offsets", "g"), "exactly one of --to-earliest"),
+        (("group", "reset-offsets", "g", "--to-latest", "--to-earliest"), "exactly one of --to-earliest"),
+        (("group", "reset-offsets", "g", "--shift-by", "5", "--to-time", "1h"), "exactly one of --to-earliest"),
+        (("group", "reset-offsets", "g", "--shift-by", "0", "--to-offset", "t:0=1"), "exactly one of --to-earliest"),
+        (("group", "reset-offsets", "g", "--shift-by", "1.5"), "'1.5' is not a whole number"),
+        (("group", "reset-offsets", "g", "--shift-by", "1", "-p", "1"), "exactly one --topic"),
+        (("group", "reset-offsets", "g", "--shift-by", "1", "-p", "1", "-t", "t", "-t", "u"), "exactly one --topic"),
+        (("group", "reset-offsets", "g", "--to-offset", "t=1"), "'t=1' is not TOPIC:PARTITION=OFFSET"),
+        (("group", "reset-offsets", "g", "--to-offset", "t:1=x"), "'t:1=x' is not TOPIC:PARTITION=OFFSET"),
+        (
+            ("group", "reset-offsets", "g", "--to-offset", "t:1=1", "--to-offset", "t:1=2"),
+            "t:1 is given more than once",
+        ),
+        (("group", "reset-offsets", "g", "--to-latest", "--partition", "1"), "exactly one --topic"),
+        (("group", "reset-offsets", "g", "--to-offset", "t:0=1", "--topic", "t"), "--topic: do not combine it"),
+        (("group", "reset-offsets", "g", "--to-offset", "t:0=1", "-p", "0"), "--partition: do not combine it"),
+        (("group", "remove-member", "g"), "either --member or --instance"),
+        (("group", "remove-member", "g", "-m", "x", "-i", "y"), "either --member or --instance"),
+        (("consume", "t", "--group", "g", "--offset", "1"), "raftmq group reset-offsets"),
     ],
 )
 def test_contradictory_or_malformed_arguments_are_usage_errors(
-    cluster: LocalCluster, arguments: tuple[str, ...]
+    cluster: LocalCluster, arguments: tuple[str, ...], words: str
 ) -> None:
-    assert raftmq(cluster, *arguments).returncode == 2
+    done = raftmq(cluster, *arguments)
+    assert done.returncode == 2
+    assert words in " ".join(done.stderr.decode().split())
+
+
+def test_the_shell_completes_names_of_groups(cluster: LocalCluster, topic: str) -> None:
+    consumed(cluster, topic)
+    assert completions(cluster, f"raftmq group describe {topic[:-1]}") == [topic]
 
 
 def test_a_reset_to_an_offset_that_does_not_exist_changes_nothing(cluster: LocalCluster, topic: str) -> None:

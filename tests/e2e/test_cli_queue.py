@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from raftmq.testing import LocalCluster
 
-from tests.support.e2e.raftmq_command import RAFTMQ, environment_of, raftmq, started
+from tests.support.e2e.raftmq_command import completions, raftmq, started
 
 pytestmark = [pytest.mark.e2e]
 
@@ -135,21 +135,6 @@ def test_the_state_is_shown_once_and_live(cluster: LocalCluster, jobs: str) -> N
         assert top.wait(60) == 130
     clocks = json.loads(text(cluster, "queue", "clock", jobs, "-o", "json"))
     assert [row["partition"] for row in clocks] == [0]
-
-
-def completions(cluster: LocalCluster, words: str) -> list[str]:
-    """Return the words that a shell offers for an unfinished line."""
-    asked = {
-        "_RAFTMQ_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-        "_TYPER_COMPLETE_ARGS": words,
-    }
-    done = subprocess.run(
-        RAFTMQ, capture_output=True, check=True, timeout=60, env=environment_of(cluster) | asked, text=True
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
 
 
 def test_commands_of_logs_name_those_of_queues(cluster: LocalCluster, jobs: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import termios
 import threading
 from typing import Any
 
@@ -47,6 +49,70 @@ def started(cluster: LocalCluster, *arguments: str) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         env=environment_of(cluster),
     )
+
+
+def completions(cluster: LocalCluster, words: str) -> list[str]:
+    """Return the words that a shell offers for an unfinished line."""
+    asked = {
+        "_RAFTMQ_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+        "_TYPER_COMPLETE_ARGS": words,
+    }
+    done = subprocess.run(
+        RAFTMQ, capture_output=True, check=True, timeout=60, env=environment_of(cluster) | asked, text=True
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+class Terminal:
+    """A command whose standard streams are a terminal, as for a person."""
+
+    def __init__(self, cluster: LocalCluster | None, *arguments: str) -> None:
+        own, streams = os.openpty()
+        self._terminal = own
+        self._shown = b""
+        self._process = subprocess.Popen(
+            [*RAFTMQ, *arguments],
+            stdin=streams,
+            stdout=streams,
+            stderr=streams,
+            start_new_session=True,
+            preexec_fn=_control_terminal,
+            env=os.environ if cluster is None else environment_of(cluster),
+        )
+        os.close(streams)
+
+    def read_until(self, text: str) -> str:
+        """Return all output once it has this text. Fail if the command ends before."""
+        while text.encode() not in self._shown:
+            assert self._read(), self._shown
+        return self._shown.decode()
+
+    def type(self, keys: str) -> None:
+        """Press keys. ``\\x03`` is Ctrl-C, ``\\x04`` Ctrl-D."""
+        os.write(self._terminal, keys.encode())
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end of the command, and return its exit code and all of its output, with plain ends of lines."""
+        while self._read():
+            pass
+        os.close(self._terminal)
+        return self._process.wait(60), self._shown.decode().replace("\r\n", "\n")
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._terminal, READ_BYTES)
+        except OSError:  # Linux reports the end of the last process so
+            data = b""
+        self._shown += data
+        return bool(data)
+
+
+def _control_terminal() -> None:
+    """Make standard input the controlling terminal of this session, so that Ctrl-C becomes a signal."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def answer(cluster: LocalCluster, *arguments: str) -> object:
