@@ -80,7 +80,7 @@ def dev(
     cluster = LocalCluster(count, directory=data_dir, first_port=port)
     try:
         if sys.stderr.isatty():
-            print(f"starting {count} brokers…", file=sys.stderr)
+            print(f"starting {counted(count, 'broker')}…", file=sys.stderr)
         cluster.start()
         try:
             print_cluster(cluster, output, is_temporary=data_dir is None)

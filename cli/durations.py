@@ -64,12 +64,10 @@ def format_duration(seconds: float) -> str:
     if seconds < UNIT_SECONDS["m"]:
         return f"{seconds:.3g}s"
     left = round(seconds)
-    for unit, next_unit in (("d", "h"), ("h", "m"), ("m", "s")):
-        size, next_size = int(UNIT_SECONDS[unit]), int(UNIT_SECONDS[next_unit])
-        if left >= size:
-            rest = left % size // next_size
-            return f"{left // size}{unit}" + (f"{rest}{next_unit}" if rest else "")
-    raise AssertionError(seconds)
+    unit, next_unit = ("d", "h") if left >= DAY_SECONDS else ("h", "m") if left >= UNIT_SECONDS["h"] else ("m", "s")
+    size, next_size = int(UNIT_SECONDS[unit]), int(UNIT_SECONDS[next_unit])
+    rest = left % size // next_size
+    return f"{left // size}{unit}" + (f"{rest}{next_unit}" if rest else "")
 
 
 def signed(seconds: float) -> str:

@@ -192,8 +192,8 @@ def _reported(command: Callable[Parameters, Result], *, is_question: bool) -> Ca
             print_error(words_of(error))
             forget_output()
             raise SystemExit(ExitCode.DEFECT) from None
-        except UnicodeEncodeError:
-            print_error("an argument is not valid UTF-8")
+        except UnicodeEncodeError as error:  # of an argument: output never fails so (`main`)
+            print_error(f"{error.object!r} is not valid UTF-8: use another name")
             raise SystemExit(ExitCode.USAGE) from None
         except Exception as error:
             if os.environ.get(DEBUG_VARIABLE):

@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator
 from enum import StrEnum
 
-from raftmq.cli.exit_codes import CommandError, ExitCode
+from raftmq.cli.exit_codes import CommandError, ExitCode, words_of
 
 READ_BYTES = 256 * 1024
 """Bytes of one read: far more than one read of a pipe returns, and little compared with the producer's buffer."""
@@ -66,7 +66,10 @@ async def read_lines(descriptor: int) -> AsyncIterator[tuple[list[bytes], int]]:
     tail = b""
     while data := await chunks.get():
         if isinstance(data, OSError):
-            raise data
+            raise CommandError(
+                f"the input cannot be read any further: {words_of(data)}; the lines before this point are written",
+                ExitCode.DEFECT,
+            )
         room.release()
         lines, tail = split_lines(tail, data)
         if lines:

@@ -5,9 +5,11 @@ It must not import the SDK or the broker at the top. Each command imports them w
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,6 +133,9 @@ def main() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open as long as the process)
+    # Records hold any text. Without this, the result of a command that has acted could not be printed in another encoding.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     words = sys.argv[1:]
     if words:
         leave_only(words[0])
@@ -156,12 +161,10 @@ def show_help(words: Sequence[str]) -> bool:
         return False
     command: Any = typer.main.get_command(app)
     context = typer.Context(command, info_name="raftmq", help_option_names=HELP_OPTIONS)
-    for word in words:
-        if word in HELP_OPTIONS:
-            print(context.get_help())
-            return True
+    for word in itertools.takewhile(lambda word: word not in HELP_OPTIONS, words):
         command = getattr(command, "commands", {}).get(word)
         if command is None:
             return False
         context = typer.Context(command, info_name=word, parent=context)
-    return False
+    print(context.get_help())
+    return True

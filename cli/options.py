@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -48,7 +49,8 @@ def confirm(question: str, *, is_agreed: bool) -> None:
     if is_agreed:
         return
     try:
-        is_agreed = typer.confirm(question, err=True)
+        with redirect_stdout(sys.stderr):  # typer writes a space to standard output, which is for results
+            is_agreed = typer.confirm(question, err=True)
     except typer.Abort:  # Ctrl-C, or the end of the input
         print(file=sys.stderr)
         if not sys.stdin.isatty():

@@ -28,10 +28,8 @@ def format_byte_rate(bytes_per_second: int) -> str:
     return f"{format_bytes(bytes_per_second)}/s" if bytes_per_second else UNLIMITED
 
 
-def parse_byte_rate(text: str | int) -> int:
+def parse_byte_rate(text: str) -> int:
     """Convert ``50MiB/s`` to bytes per second, and ``unlimited`` to 0. Raises `typer.BadParameter`."""
-    if not isinstance(text, str):  # the default
-        return text
     if text == UNLIMITED:
         return 0
     found = _RATE.match(text)

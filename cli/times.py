@@ -28,12 +28,10 @@ def parse_time_ms(text: str) -> int:
         ) from None
 
 
-def parse_moment(text: str | datetime) -> datetime:
+def parse_moment(text: str) -> datetime:
     """Convert a point in time, which may be in the future: ``2026-01-31T12:00:00Z`` (local time if it has no zone), or milliseconds
     since 1970.
     """
-    if isinstance(text, datetime):
-        return text
     try:
         if text.isascii() and text.isdigit():
             return datetime.fromtimestamp(int(text) / 1000, UTC)
@@ -44,9 +42,12 @@ def parse_moment(text: str | datetime) -> datetime:
         ) from None
 
 
-def parse_past(text: str | datetime) -> datetime:
-    """Convert a point in time as `parse_time_ms` reads it, with a zone."""
-    return text if isinstance(text, datetime) else datetime.fromtimestamp(parse_time_ms(text) / 1000, UTC)
+def parse_past(text: str) -> datetime:
+    """Convert a point in time as `parse_time_ms` reads it, with a zone. Raises `typer.BadParameter`."""
+    try:
+        return datetime.fromtimestamp(parse_time_ms(text) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise typer.BadParameter(f"{text!r} is after the year 9999; a number is milliseconds since 1970") from None
 
 
 def format_time(time_ms: int) -> str:

@@ -35,14 +35,9 @@ class BrokerIds(tuple[int, ...]):
 
     __slots__ = ()
 
-    def __str__(self) -> str:
-        return ",".join(map(str, self))
 
-
-def parse_broker_ids(text: str | BrokerIds) -> BrokerIds:
+def parse_broker_ids(text: str) -> BrokerIds:
     """Parse ``1,2,3``. Raises `typer.BadParameter`."""
-    if not isinstance(text, str):  # the default
-        return text
     ids = BrokerIds(_BROKER_ID(part.strip()) for part in text.split(","))
     if len(set(ids)) < len(ids):
         raise typer.BadParameter(f"{text!r} names a broker more than once")

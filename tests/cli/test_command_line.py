@@ -232,6 +232,29 @@ def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "raftmq: no space left on device\n")
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_output_is_utf_8_in_every_locale(encoding: str) -> None:
+    """Printing the result once failed in a locale without the character, although the command had acted: code 2, an invalid argument."""
+    show, locale = ("config", "show", "--set", "host=kü€"), {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "1"}
+    done = raftmq(*show, environment=locale)
+    assert done.returncode == 0, done.stderr
+    assert "kü€".encode() in done.stdout
+    assert json.loads(raftmq(*show, "-o", "json", environment=locale).stdout)["host"]["value"] == "kü€"
+
+
+def test_bytes_that_are_no_text_are_escaped_in_the_output() -> None:
+    done = raftmq("config", "show", "--set", os.fsdecode(b"host=h\xff"), "-o", "json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["host"]["value"] == "h\udcff"
+
+
+def test_a_data_directory_whose_name_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+    done = raftmq("broker", "start", "--bootstrap", "--data-dir", os.fsdecode(os.fsencode(tmp_path) + b"/d\xff"))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(f"raftmq: '{tmp_path}/d\\udcff/".encode())
+    assert done.stderr.endswith(b"is not valid UTF-8: use another name\n")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-"])
 def test_a_closed_standard_stream_is_not_reported_as_a_defect(closed: str, nobody: str) -> None:
     assert run_in_shell(f"raftmq config show {closed}").returncode == 0
@@ -268,9 +291,10 @@ def test_the_shell_completes_commands_and_options() -> None:
     assert any("delete-records" in line for line in complete("zsh", "raftmq topic del"))
 
 
-def test_completion_of_topics_is_silent_and_quick_without_a_cluster(nobody: str) -> None:
+@pytest.mark.parametrize("words", ["consume fl", "group describe a", "schedule run jobs s"])
+def test_completion_of_names_is_silent_and_quick_without_a_cluster(words: str, nobody: str) -> None:
     started = time.monotonic()
-    assert complete("bash", "raftmq consume fl", RAFTMQ_BOOTSTRAP_SERVERS=nobody) == ["", ""]
+    assert complete("bash", f"raftmq {words}", RAFTMQ_BOOTSTRAP_SERVERS=nobody) == ["", ""]
     assert time.monotonic() - started < 10  # one second of timeout, and the start of a process on a busy machine
 
 

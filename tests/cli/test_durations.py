@@ -6,7 +6,7 @@ import pytest
 import typer
 from raftmq.cli.durations import Duration, DurationRange, format_duration, parse_duration
 from raftmq.cli.rates import Rate, parse_rate
-from raftmq.cli.times import format_time, parse_time_ms
+from raftmq.cli.times import format_time, parse_past, parse_time_ms
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,10 @@ def test_a_default_that_is_already_a_rate_is_accepted() -> None:
 def test_a_printed_time_can_be_parsed_again() -> None:
     assert format_time(1_769_860_800_000) == "2026-01-31T12:00:00Z"
     assert parse_time_ms(format_time(1_769_860_800_000)) == 1_769_860_800_000
+
+
+def test_a_time_after_the_year_9999_is_refused_and_shown_as_a_number() -> None:
+    """Records may have any timestamp."""
+    assert format_time(10**17) == "100000000000000000"
+    with pytest.raises(typer.BadParameter, match="'100000000000000000' is after the year 9999"):
+        parse_past("100000000000000000")

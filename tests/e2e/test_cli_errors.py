@@ -107,6 +107,17 @@ def test_an_endless_line_is_refused_before_it_fills_memory(cluster: LocalCluster
     assert_one_sentence(done, 6, "longer than 8388608 bytes")
 
 
+@pytest.mark.parametrize("command", [("produce",), ("queue", "put")])
+def test_an_input_that_cannot_be_read_is_not_reported_as_its_end(
+    cluster: LocalCluster, command: tuple[str, ...]
+) -> None:
+    """The process's memory is a file that begins with an error."""
+    kind = "log" if command == ("produce",) else "queue"
+    topic = new_topic(cluster, f"unreadable-{kind}", "--kind", kind)
+    done = raftmq(cluster, *command, topic, "--file", "/proc/self/mem")
+    assert_one_sentence(done, 1, "the input cannot be read any further: input/output error")
+
+
 def test_a_record_above_the_topics_own_limit_is_refused(cluster: LocalCluster) -> None:
     topic = new_topic(cluster, "small", "--config", "max.batch.bytes=2048")
     done = raftmq(cluster, "produce", topic, stdin=b"y" * 5000 + b"\n")
