@@ -146,15 +146,26 @@ def test_a_defect_is_one_sentence_without_a_traceback(
     assert capsys.readouterr().err.startswith("raftmq: unexpected ZeroDivisionError: division by zero")
 
 
-def test_a_defect_shows_its_traceback_with_raftmq_debug(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("defect", [ZeroDivisionError, OSError])
+def test_a_defect_shows_its_traceback_with_raftmq_debug(
+    defect: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAFTMQ_DEBUG", "1")
 
     @reported
     def command() -> None:
-        raise ZeroDivisionError
+        raise defect
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(defect):
         command()
+
+
+def test_an_error_of_the_system_without_a_number_is_its_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAFTMQ_DEBUG", raising=False)
+    assert ends_with(OSError("the tape is torn")) == 1
+    assert capsys.readouterr().err == "raftmq: the tape is torn\n"
 
 
 def test_a_usage_error_is_left_to_typer() -> None:

@@ -28,6 +28,12 @@ def test_unused_names_are_shown_and_removed(commands: ClusterCommands) -> None:
     assert (answer["count"], answer["left_count"], answer["dry_run"]) == (9, 0, False)
 
 
+def test_the_number_of_names_is_shown_before_the_question(commands: ClusterCommands) -> None:
+    done = commands.fed("cluster", "forget-names", "--prefix", "spark/1", stdin=b"y\n")
+    assert done.stderr == "3 names of 12 unused for 1d\nRemove 3 names of producers? [y/N]: "
+    assert done.stdout == "3 names removed, 9 of at most 100000 in use\n", "only results are on standard output"
+
+
 def test_nothing_is_asked_when_there_is_nothing_to_remove(commands: ClusterCommands) -> None:
     assert commands.text("cluster", "forget-names", "--prefix", "nobody") == (
         "0 names removed, 12 of at most 100000 in use\n"

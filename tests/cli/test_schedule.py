@@ -35,6 +35,7 @@ def test_a_schedule_has_its_rule_and_its_message(jobs: QueueCommands) -> None:
     )
     said = jobs.text("schedule", "put", "jobs", "report", *rule, *message)
     assert said.startswith("schedule report of topic jobs put, version 1; next firing: ")
+    assert "report    0 9 * * mon-fri Europe/Berlin  " in jobs.text("schedule", "list", "jobs")
     (queue,) = jobs.queues
     made = queue.schedules["report"].rule
     assert (made.cron, made.timezone, made.catch_up) == ("0 9 * * mon-fri", "Europe/Berlin", pb.FIRE_ONCE)

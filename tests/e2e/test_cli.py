@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from raftmq import sync
 from raftmq.testing import LocalCluster
 
-from tests.support.e2e.raftmq_command import RAFTMQ, answer, assert_one_sentence, environment_of, lines_of, raftmq
+from tests.support.e2e.raftmq_command import answer, assert_one_sentence, completions, lines_of, raftmq
 
 pytestmark = [pytest.mark.e2e]
 
@@ -97,6 +98,44 @@ def _is_out_of_sync(cluster: LocalCluster, owner: int, topic: str) -> bool:
     assert isinstance(described, dict)
     states = [partition["state"] for partition in described["partitions"]]
     return all(state and set(state["in_sync_brokers"]) == {1, 2, 3} - {owner} for state in states)
+
+
+def test_the_restart_plan_ends_with_the_metadata_leader(cluster: LocalCluster) -> None:
+    leader = json.loads(status_until(cluster, 0, output="json").stdout)["metadata_leader_broker_id"]
+    plan = answer(cluster, "cluster", "restart-plan")
+    assert isinstance(plan, dict)
+    assert [one["broker_id"] for one in plan["restarts"]][-1] == leader
+    assert plan["problems"] == []
+    alone = raftmq(cluster, "topic", "create", "alone", "--partitions", "1", "--replication-factor", "1")
+    assert alone.returncode == 0
+    owner = cluster.leaders("alone")[0]
+    status_until(cluster, 0)
+    said = raftmq(cluster, "cluster", "restart-plan").stdout.decode()
+    assert said.splitlines()[0].split() == ["step", "broker", "address", "host", "rack", "metadata", "leads"]
+    assert said.endswith(
+        f"warning: 1 partition with one or two replicas cannot be used while broker {owner} restarts\n"
+    )
+    assert raftmq(cluster, "topic", "delete", "alone", "--yes").returncode == 0
+
+
+def test_the_restart_plan_says_not_to_begin_while_a_broker_is_missing(cluster: LocalCluster) -> None:
+    cluster.kill(3)
+    try:
+        status_until(cluster, 6)
+        done = raftmq(cluster, "cluster", "restart-plan")
+    finally:
+        cluster.restart(3)
+        cluster.wait_formed()
+    assert done.returncode == 6
+    assert "do not begin yet: broker 3 is not connected\n" in done.stdout.decode()
+    status_until(cluster, 0)
+
+
+def test_a_cluster_that_exists_is_not_formed_again(cluster: LocalCluster) -> None:
+    status = json.loads(status_until(cluster, 0, output="json").stdout)
+    formed = raftmq(cluster, "cluster", "init")
+    assert formed.stdout.decode() == f"cluster {status['cluster_id']} exists already\n"
+    assert answer(cluster, "cluster", "init") == {"cluster_id": status["cluster_id"], "is_new": False}
 
 
 def test_status_names_a_broker_that_hangs(cluster: LocalCluster) -> None:
@@ -234,14 +273,7 @@ def test_old_records_can_be_deleted(cluster: LocalCluster, topic: str) -> None:
 
 
 def test_the_shell_completes_names_of_topics(cluster: LocalCluster, topic: str) -> None:
-    environment = environment_of(cluster) | {
-        "_RAFTMQ_COMPLETE": "complete_bash",
-        "COMP_WORDS": f"raftmq topic describe {topic[:6]}",
-        "COMP_CWORD": "3",
-    }
-    done = subprocess.run([*RAFTMQ], capture_output=True, text=True, check=False, env=environment, timeout=60)
-    assert topic in done.stdout.split()
-    assert done.stderr == ""
+    assert topic in completions(cluster, f"raftmq topic describe {topic[:6]}")
 
 
 @pytest.mark.long
@@ -250,6 +282,9 @@ def test_a_partition_without_a_leader_is_reported_within_the_timeout(cluster: Lo
     raftmq(cluster, "topic", "create", "fragile", "--partitions", "1", "--replication-factor", "1")
     raftmq(cluster, "produce", "fragile", stdin=b"kept\n")
     owner = cluster.leaders("fragile")[0]
+    reader = sync.Consumer("fragile", bootstrap_servers=cluster.bootstrap_servers, group_id="readers")
+    while not reader.assignment():
+        reader.getmany(timeout_ms=100)
     cluster.kill(owner)
     try:
         done = raftmq(cluster, "produce", "fragile", "--timeout", "2s", stdin=b"x\n")
@@ -258,7 +293,14 @@ def test_a_partition_without_a_leader_is_reported_within_the_timeout(cluster: Lo
         status = raftmq(cluster, "cluster", "status")
         assert status.returncode == 3
         assert "not connected" in status.stdout.decode()
+        described = raftmq(cluster, "topic", "describe", "fragile").stdout.decode().splitlines()
+        assert described[3].split()[-4:] == ["?", "?", "?", "?"], "its leader does not answer"
+        trim = raftmq(cluster, "topic", "delete-records", "fragile", "--all", stdin=b"n\n")
+        assert trim.stderr.decode().splitlines()[1].split() == ["0", "?", "end", "?"]
+        group = raftmq(cluster, "group", "describe", "readers").stdout.decode().splitlines()
+        assert group[-1].split() == ["fragile", "0", "?", "?", "?", "?"]
     finally:
+        reader.close()
         cluster.restart(owner)
         cluster.wait_formed()
     assert [r["value"] for r in lines_of(cluster, "fragile", "--from-beginning")] == ["kept"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.e2e.raftmq_command import RAFTMQ
+from tests.support.e2e.raftmq_command import RAFTMQ, Terminal
 
 pytestmark = [pytest.mark.e2e]
 
@@ -220,3 +220,12 @@ def test_a_dead_broker_is_reported_and_the_death_of_the_last_one_ends_the_comman
     assert told.startswith("raftmq: broker 1 has ended; see ")
     assert last == "raftmq: every broker has ended"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_person_is_told_that_brokers_start_and_stop(tmp_path: Path) -> None:
+    running = Terminal(None, "dev", "--brokers", "1", "--port", "0", "--data-dir", str(tmp_path))
+    assert running.read_until("--exit-at-end").startswith("starting 1 broker…")
+    running.type("\x03")
+    code, shown = running.end()
+    assert code == 0
+    assert shown.endswith("stopping; Ctrl-C again kills\n")

@@ -325,6 +325,43 @@ def test_redriving_one_record_first_completes_an_interrupted_redrive(
     assert [one["offset"] for one in shown(cluster, source)] == [6, 7]
 
 
+def test_letters_of_an_interrupted_redrive_are_in_doubt_if_some_of_them_were_deleted(
+    cluster: LocalCluster, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sequence numbers of the others are then unknown, so a repetition could not be recognized."""
+    bury(cluster, source, range(6))
+    replace, calls = RedriveLedgers.replace, 0
+
+    async def crash_after_sending(self: RedriveLedgers, stored: StoredLedger, ledger: RedriveLedger) -> StoredLedger:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return await replace(self, stored, ledger)
+
+    redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
+    with monkeypatch.context() as patched:
+        patched.setattr(RedriveLedgers, "replace", crash_after_sending)
+        assert raftmq(cluster, *redrive).returncode == 130
+    assert raftmq(cluster, "topic", "delete-records", f"{source}.dead", "--before", "2", "--yes").returncode == 0
+    done = raftmq(cluster, *redrive)
+    assert done.returncode == 0
+    assert b"4 records of an interrupted redrive may have been sent and will be chosen again" in done.stderr
+
+
+def test_a_partition_that_is_deleted_while_the_command_asks_is_reported(cluster: LocalCluster, source: str) -> None:
+    bury(cluster, source, range(2))
+    with started(cluster, "dlq", "redrive", f"{source}.dead") as redrive:
+        assert redrive.stderr is not None
+        while not redrive.stderr.readline().startswith(b"2 records will go back"):
+            pass
+        assert raftmq(cluster, "topic", "delete", source, "--yes").returncode == 0
+        told = redrive.communicate(b"y\n", timeout=60)[1].decode()
+    assert redrive.returncode == 0, told
+    assert f"1 record not sent: {source}/0 does not exist" in told
+    assert waiting(cluster, source) == 2
+
+
 def test_max_records_counts_only_letters_that_can_be_sent_back(cluster: LocalCluster, source: str) -> None:
     bury(cluster, source, range(2), topic="gone")
     bury(cluster, source, range(2, 6))

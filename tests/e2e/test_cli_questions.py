@@ -9,7 +9,7 @@ from raftmq import sync
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.testing import LocalCluster
 
-from tests.support.e2e.raftmq_command import answer, assert_one_sentence, raftmq
+from tests.support.e2e.raftmq_command import Terminal, answer, assert_one_sentence, raftmq
 
 pytestmark = [pytest.mark.e2e]
 
@@ -112,6 +112,41 @@ def test_a_confirmed_reset_does_what_it_showed(cluster: LocalCluster) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().splitlines()[-2:] == ["orders  0          30      25", "orders  1          10      5"]
     assert raftmq(cluster, "group", "reset-offsets", "audit", "--to-latest", "--yes").returncode == 0
+
+
+def test_a_confirmed_level_is_reported(cluster: LocalCluster) -> None:
+    said = raftmq(cluster, "cluster", "raise-level", stdin=b"y\n").stdout.decode()
+    assert said == f"the cluster is at feature level {FEATURE_LEVEL}\n"
+    assert answer(cluster, "cluster", "raise-level", "--yes") == {"feature_level": FEATURE_LEVEL}
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["Ctrl-C", "Ctrl-D"])
+def test_a_question_on_a_terminal_is_declined_by_one_key(cluster: LocalCluster, key: str) -> None:
+    """A script without a terminal is told about --yes instead."""
+    asked = Terminal(cluster, "topic", "delete", "orders")
+    asked.read_until("[y/N]: ")
+    asked.type(key)
+    code, shown = asked.end()
+    assert code == 130
+    assert "--yes" not in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "result"),
+    [
+        (("produce",), "log", "2 records written to typed-log"),
+        (("queue", "put"), "queue", "2 messages put into typed-queue"),
+    ],
+)
+def test_a_person_is_told_how_to_end_the_input(
+    cluster: LocalCluster, command: tuple[str, ...], kind: str, result: str
+) -> None:
+    assert raftmq(cluster, "topic", "create", f"typed-{kind}", "--kind", kind).returncode == 0
+    typing = Terminal(cluster, *command, f"typed-{kind}")
+    typing.read_until("per line; Ctrl-D ends")
+    typing.type("one\ntwo\n\x04")
+    code, shown = typing.end()
+    assert (code, shown.splitlines()[-1]) == (0, result)
 
 
 def test_the_error_of_the_partition_limit_names_the_requested_number(cluster: LocalCluster) -> None:

@@ -109,6 +109,17 @@ def test_work_that_waits_for_a_rebuilt_replica_is_not_stuck(
     assert "1 partition rebuilding a lost replica first" in done.stderr
 
 
+def test_a_drained_broker_that_another_command_removes_is_not_reported_as_empty(commands: ClusterCommands) -> None:
+    commands.moves.is_frozen = True
+    with commands.process("cluster", "drain", "3") as process:
+        commands.wait_described(1)
+        removed = commands.cluster.brokers.pop(3)
+        assert process.wait(60) == 5
+        commands.cluster.brokers[3] = removed  # it is stopped with the others
+        assert process.stderr is not None
+        assert b"broker 3 was removed in the meantime" in process.stderr.read()
+
+
 def test_a_draining_that_another_command_ends_is_not_reported_as_finished(commands: ClusterCommands) -> None:
     commands.moves.is_frozen = True
     with commands.process("cluster", "drain", "3") as process:
@@ -177,3 +188,17 @@ def test_nodes_are_listed_with_their_states(commands: ClusterCommands) -> None:
     assert [list(node)[:4] for node in nodes] == [["id", "state", "replicas", "leaders"]] * 3
     assert nodes[2]["address"] == commands.cluster.brokers[3].address
     assert "broker_id" not in nodes[0]
+
+
+def test_a_removal_names_its_consequences(commands: ClusterCommands) -> None:
+    said = commands.text("cluster", "remove", "3", "--force", "--yes").splitlines()
+    assert said[0] == "broker 3 removed"
+    assert said[1].startswith("5 partitions get another replica where a broker has room")
+    assert said[2].endswith("until their other brokers are back: t/3, t/5")
+    assert commands.answer("cluster", "remove", "3", "--force", "--yes") == {
+        "broker_id": 3,
+        "replica_count": 7,
+        "without_majority_count": 2,
+        "without_majority": [{"topic": "t", "partition": 3}, {"topic": "t", "partition": 5}],
+    }
+    assert_refused(commands.run("cluster", "remove", "9", "--yes"), 4, "UNKNOWN_BROKER")

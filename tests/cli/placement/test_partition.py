@@ -116,6 +116,18 @@ def test_a_further_replica_that_cannot_come_up_ends_the_wait_with_its_reason(
     assert len(commands.moves.planned) == 3, "the order stands"
 
 
+def test_the_plan_for_another_replication_factor_is_a_table(commands: ClusterCommands) -> None:
+    planned = commands.text("topic", "alter", "orders", "--replication-factor", "3", "--dry-run").splitlines()
+    assert planned[0].split() == ["partition", "from", "to", "reason", "bytes"]
+    assert [line.split()[0] for line in planned[1:4]] == ["orders/0", "orders/1", "orders/2"]
+    assert planned[-1] == "replication factor 3 of topic orders: 3 partitions to change"
+
+
+def test_without_a_wait_the_command_names_the_one_that_shows_the_progress(commands: ClusterCommands) -> None:
+    said = commands.text("topic", "alter", "orders", "--replication-factor", "3", "--no-wait")
+    assert said == "topic orders gets replication factor 3: raftmq cluster moves shows the progress\n"
+
+
 def test_a_lower_replication_factor_shows_its_effect_and_asks(commands: ClusterCommands) -> None:
     arguments = ("topic", "alter", "orders", "--replication-factor", "1")
     declined = commands.fed(*arguments, stdin=b"n\n")

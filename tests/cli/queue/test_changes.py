@@ -53,8 +53,10 @@ def test_a_change_of_an_earlier_version_or_of_a_leased_message_is_refused(jobs: 
 def test_a_message_is_cancelled(jobs: QueueCommands) -> None:
     put(jobs, "one")
     put(jobs, "two")
+    put(jobs, "three")
     assert jobs.text("queue", "cancel", "jobs", "one") == "message one cancelled\n"
     assert jobs.text("queue", "cancel", "jobs", "--sequence", "1") == "message 1 of partition 0 cancelled\n"
+    assert jobs.answer("queue", "cancel", "jobs", "three") == {"topic": "jobs", "result": "cancelled"}
     assert states(jobs) == {}
 
 
