@@ -15,6 +15,7 @@ def test_running_jobs_are_shown_and_stopped(wide_jobs: QueueCommands) -> None:
         "0-1  purge  3         running",
     ]
     assert jobs.text("queue", "jobs", "jobs", "--cancel", "1-1") == "job 1-1 cancelled after 3 messages\n"
+    jobs.cluster.is_job_endless = True
     stopped = jobs.answer("queue", "jobs", "jobs", "--cancel", "0-1")
     assert stopped == {"topic": "jobs", "id": "0-1", "result": "cancelled", "done": 3}
     assert [(request.partition, request.job) for request in jobs.cluster.cancelled_jobs] == [(1, 1), (0, 1)]
