@@ -11,7 +11,7 @@ from raftmq.cli.admin_calls import run_admin
 from raftmq.cli.completion import complete_group, complete_topic
 from raftmq.cli.durations import format_duration
 from raftmq.cli.examples import examples
-from raftmq.cli.exit_codes import reported, reported_question
+from raftmq.cli.exit_codes import print_error, reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import (
     COUNT_MAX,
@@ -103,6 +103,15 @@ def describe(
         print_table(heads, [member_row(member) for member in found.members])
     print()
     print_table(OFFSET_COLUMNS, [offset_row(one) for one in found.offsets])
+    warn_of_missing_partitions(found)
+
+
+def warn_of_missing_partitions(found: GroupDescription) -> None:
+    """Say on standard error if the offsets of some partitions are not known."""
+    if found.is_partial:
+        print_error(
+            f"the leaders of some partitions do not answer: offsets of group {found.group} there are not listed"
+        )
 
 
 def member_row(member: GroupMemberDescription) -> tuple[object, ...]:
@@ -169,6 +178,7 @@ def description_json(found: GroupDescription) -> Json:
         "assignor": found.assignor or None,
         "members": members,
         "offsets": offsets,
+        "is_partial": found.is_partial,
     }
 
 
@@ -345,6 +355,7 @@ def delete(
         found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
         check_no_members(found)
         print_table(OFFSET_COLUMNS, [offset_row(one) for one in found.offsets], sys.stderr)
+        warn_of_missing_partitions(found)
     confirm(f"Delete group {group} and its offsets?", is_agreed=yes)
     partitions = run_admin(bootstrap_servers, timeout, lambda admin: admin.delete_group(group))
     if output is Output.JSON:

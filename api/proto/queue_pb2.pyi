@@ -854,18 +854,20 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., without_offsets: bool = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
-    __slots__ = ("group", "members", "offsets", "topics", "metadata_revision")
+    __slots__ = ("group", "members", "offsets", "topics", "metadata_revision", "is_partial")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
+    IS_PARTIAL_FIELD_NUMBER: _ClassVar[int]
     group: GroupListing
     members: _containers.RepeatedCompositeFieldContainer[GroupMember]
     offsets: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
     metadata_revision: int
-    def __init__(self, group: _Optional[_Union[GroupListing, _Mapping]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
+    is_partial: bool
+    def __init__(self, group: _Optional[_Union[GroupListing, _Mapping]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., metadata_revision: _Optional[int] = ..., is_partial: bool = ...) -> None: ...
 
 class GroupMember(_message.Message):
     __slots__ = ("member_id", "instance_id", "client_id", "rack", "member_epoch", "subscription", "session_timeout_ms", "rebalance_timeout_ms", "owned", "target", "session_left_ms")

@@ -6,7 +6,7 @@ If a partition's leader cannot be asked, that partition gets an error of its own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
@@ -28,8 +28,10 @@ class PartitionLeaders:
         self._calls = calls
         self._offsets = offsets
 
-    async def fetch(self, group: str, named: Iterable[PartitionId], call: Call) -> list[pb.CommittedOffset]:
-        """Return the offsets of the named partitions, and of all others that know the group and whose leaders can be asked."""
+    async def fetch(
+        self, group: str, named: Iterable[PartitionId], call: Call
+    ) -> tuple[list[pb.CommittedOffset], bool]:
+        """Return the offsets of the named partitions, and of all others that know the group, and whether the leaders of all partitions answered."""
         by_node, leaderless = self._calls.by_leader(named)
         found = {
             part: failed_part(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
@@ -45,23 +47,28 @@ class PartitionLeaders:
                 for part in parts:
                     found[part] = failed_part(pb.CommittedOffset(offset=-1, lag_records=-1, lag_ms=-1), part, error)
                 return
+            answering.add(node_id)
             for one in answer.partitions:
                 found.setdefault((one.topic_id, one.partition), one)
 
+        answering: set[NodeId] = set()
+        all_leaders, all_leaderless = self._calls.by_leader(self._log_partitions())
         nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
         await asyncio.gather(
             *(ask(node_id, parts) for node_id, parts in by_node.items()),
             *(ask(node_id, []) for node_id in nodes if self._host.is_connected(node_id)),
         )
-        return [found[part] for part in sorted(found)]
+        is_complete = not all_leaderless and answering.issuperset(all_leaders)
+        return [found[part] for part in sorted(found)], is_complete
+
+    def _log_partitions(self) -> Iterator[PartitionId]:
+        for topic in self._host.metadata.state_machine.topics():
+            if topic.kind == LOG:
+                yield from ((topic.topic_id, number) for number in range(len(topic.group_ids)))
 
     async def summarize(self, call: Call) -> tuple[dict[str, peer_pb.GroupSummary], bool]:
         """Return the groups that have state in any partition, by name, and whether the leaders of all partitions answered."""
-        machine = self._host.metadata.state_machine
-        logs = (topic for topic in machine.topics() if topic.kind == LOG)
-        by_node, leaderless = self._calls.by_leader(
-            (topic.topic_id, number) for topic in logs for number in range(len(topic.group_ids))
-        )
+        by_node, leaderless = self._calls.by_leader(self._log_partitions())
         request = peer_pb.SummarizeOffsetsRequest(metadata_revision=self._revision)
         answers = await asyncio.gather(
             *(self._calls.ask(node_id, request, self._offsets.summarize_offsets, call) for node_id in by_node),

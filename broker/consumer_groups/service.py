@@ -162,8 +162,10 @@ class GroupsService:
             response.members.extend(self._member(metadata, group, member_id) for member_id in sorted(group.members))
             named = sorted({*group.owners, *group.targets})
         if not request.without_offsets:
-            response.offsets.extend(await self._partitions.fetch(request.group, named, call))
-        if group is None and not response.offsets:
+            offsets, is_complete = await self._partitions.fetch(request.group, named, call)
+            response.offsets.extend(offsets)
+            response.is_partial = not is_complete
+        if group is None and not response.offsets and not response.is_partial:
             raise RequestError(pb.UNKNOWN_GROUP, f"there is no consumer group {request.group!r}")
         if group is None:
             response.group.CopyFrom(pb.GroupListing(group=request.group, state="empty"))

@@ -451,7 +451,10 @@ class Admin:
         return await list_groups(self._resolver, self._timeout_seconds)
 
     async def describe_group(self, group: str) -> GroupDescription:
-        """Return a group's members, and its offsets with their lag. Raises `UnknownGroupError` if it has neither."""
+        """Return a group's members, and its offsets with their lag. `GroupDescription.is_partial` says if partitions may be missing.
+
+        Raises `UnknownGroupError` if it has neither, and the leaders of all partitions say so.
+        """
         self._check_usable()
         check_text(group, "group")
         return await describe_group(self._resolver, group, self._timeout_seconds)

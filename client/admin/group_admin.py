@@ -17,6 +17,7 @@ from raftmq.client.connection.resolver import Resolver
 from raftmq.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
+    NoLeaderError,
     OffsetOutOfRangeError,
     RaftMQError,
     UnknownGroupError,
@@ -91,6 +92,8 @@ class GroupDescription:
     members: tuple[GroupMemberDescription, ...]
     offsets: tuple[GroupOffset, ...]
     """The positions in every partition that is assigned or that has an offset of the group."""
+    is_partial: bool = False
+    """Whether the leaders of some partitions did not answer. The group may have offsets there that are not in `offsets`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,10 @@ async def list_groups(resolver: Resolver, timeout_seconds: float) -> list[GroupL
 async def describe_group(
     resolver: Resolver, group: str, timeout_seconds: float, *, with_offsets: bool = True
 ) -> GroupDescription:
-    """Return the members and offsets of a group. Raises `UnknownGroupError` if it has neither."""
+    """Return the members and offsets of a group.
+
+    Raises `UnknownGroupError` if it has neither. If the leaders of some partitions do not answer, it may have offsets there, so it is then described as empty.
+    """
     request = pb.DescribeGroupRequest(group=group, without_offsets=not with_offsets)
     response = await resolver.call_any(DESCRIBE_GROUP, request, timeout_seconds, is_read=True)
     resolver.record_revision(response.metadata_revision)
@@ -154,6 +160,7 @@ async def describe_group(
             sorted(map(_member, response.members), key=lambda member: (member.instance_id, member.member_id))
         ),
         offsets=tuple(sorted((_offset(one, names, living) for one in response.offsets), key=lambda one: one.partition)),
+        is_partial=response.is_partial,
     )
 
 
@@ -171,8 +178,9 @@ async def reset_group_offsets(
     """Commit other offsets for a group, as `Admin.reset_group_offsets` describes."""
     target.check()
     deadline = Deadline(timeout_seconds)
-    must_exist = target.shift is not None or not (topics or partitions or target.offsets)
-    before = await _committed(resolver, group, deadline.remaining(), must_exist=must_exist)
+    is_named = bool(topics or partitions or target.offsets)
+    must_exist = target.shift is not None or not is_named
+    before = await _committed(resolver, group, deadline.remaining(), must_exist=must_exist, is_whole=not is_named)
     wanted = list(target.offsets or partitions)
     for topic in topics:
         info = await resolver.topic(topic, deadline.remaining())
@@ -205,9 +213,12 @@ async def remove_group_member(
 
 
 async def _committed(
-    resolver: Resolver, group: str, timeout_seconds: float, *, must_exist: bool
+    resolver: Resolver, group: str, timeout_seconds: float, *, must_exist: bool, is_whole: bool
 ) -> dict[TopicPartition, int | None]:
-    """Return the group's committed offset of every partition that it uses, or None where there is none."""
+    """Return the group's committed offset of every partition that it uses, or None where there is none.
+
+    With `is_whole` it raises `NoLeaderError` if partitions may be missing, because their leaders did not answer.
+    """
     try:
         described = await describe_group(resolver, group, timeout_seconds)
     except UnknownGroupError:
@@ -217,6 +228,11 @@ async def _committed(
     for one in described.offsets:
         if one.error is not None:
             raise one.error
+    if is_whole and described.is_partial:
+        raise NoLeaderError(
+            f"the leaders of some partitions do not answer, and group {group!r} may have offsets there: try again later, or name the topics or "
+            "partitions to reset"
+        )
     return {one.partition: one.offset for one in described.offsets}
 
 

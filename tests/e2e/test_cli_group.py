@@ -250,3 +250,26 @@ def described_or_nothing(cluster: LocalCluster, group: str) -> list[Any]:
     done = raftmq(cluster, "group", "describe", group, "-o", "json")
     members: list[Any] = json.loads(done.stdout)["members"] if done.returncode == 0 else []
     return members
+
+
+def test_partitions_whose_broker_is_down_are_said_to_be_missing() -> None:
+    """A reset of everything would leave them out without a word."""
+    with LocalCluster(brokers=3) as running:
+        with sync.Admin(bootstrap_servers=running.bootstrap_servers) as admin:
+            admin.create_topic("lonely", partitions=1, replication_factor=1)
+            with sync.Producer(bootstrap_servers=running.bootstrap_servers) as producer:
+                producer.send_many("lonely", [(None, b"1"), (None, b"2")]).result(30)
+            admin.reset_group_offsets("audit", to="latest", topics=["lonely"])
+            leader = admin.describe_topic("lonely", ask_leaders=True).partitions[0].leader_broker_id
+        whole = described(running, "audit")
+        assert ([one["committed"] for one in whole["offsets"]], whole["is_partial"]) == ([2], False)
+        running.kill(leader)
+        found = raftmq(running, "group", "describe", "audit")
+        assert found.returncode == 0
+        assert (
+            b"the leaders of some partitions do not answer: offsets of group audit there are not listed" in found.stderr
+        )
+        partial = described(running, "audit")
+        assert (partial["offsets"], partial["is_partial"]) == ([], True)
+        refused = raftmq(running, "group", "reset-offsets", "audit", "--to-earliest", "--yes", "--timeout", "5s")
+        assert_one_sentence(refused, 3, "may have offsets there", "name the topics")

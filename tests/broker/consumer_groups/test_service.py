@@ -707,6 +707,26 @@ async def test_the_lag_of_listed_groups_is_unknown_while_a_partition_has_no_lead
     assert (listed.group, listed.partitions, listed.lag_records) == ("spark", 1, -1)
 
 
+async def test_a_description_says_if_partitions_that_know_the_group_may_be_missing(node: Harness) -> None:
+    """Without a member nothing but a partition's leader knows that the group has offsets in it."""
+    topic = await node.topic(partitions=2)
+    request = pb.CommitOffsetsRequest(group="spark")
+    request.partitions.add(topic_id=topic.topic_id, partition=1, offset=0)
+    await node.offsets.commit_offsets(request, node.call())
+    describe = pb.DescribeGroupRequest(group="spark")
+    whole = await node.groups_service.describe(describe, node.call())
+    assert ([one.partition for one in whole.offsets], whole.is_partial) == ([1], False)
+    node.lose_leadership(node.partition(topic, 1).replica.group_id)
+    found = await node.groups_service.describe(describe, node.call())
+    assert (found.group.state, list(found.offsets), found.is_partial) == ("empty", [], True)
+    other = await node.groups_service.describe(pb.DescribeGroupRequest(group="none"), node.call())
+    assert other.is_partial, "nobody can say that there is no such group"
+    without = pb.DescribeGroupRequest(group="none", without_offsets=True)
+    with pytest.raises(RequestError) as raised:
+        await node.groups_service.describe(without, node.call())
+    assert code_of(raised) == pb.UNKNOWN_GROUP
+
+
 async def test_a_partition_without_a_leader_has_an_error_and_the_others_an_answer(node: Harness) -> None:
     topic = await node.topic(partitions=2)
     member = Member(node, "m1")
