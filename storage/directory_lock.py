@@ -31,13 +31,12 @@ class DirectoryLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write_process_id()
-        except BlockingIOError as error:
+        except BaseException as error:
             self.close()
-            raise DirectoryInUseError(
-                f"data directory {data_dir} is in use by another process (a broker or raftmq doctor)"
-            ) from error
-        except BaseException:
-            self.close()
+            if isinstance(error, BlockingIOError):
+                raise DirectoryInUseError(
+                    f"data directory {data_dir} is in use by another process (a broker or raftmq doctor)"
+                ) from error
             raise
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ class StuckMoves:
         if is_progress or match_index >= replica.core.commit_index or self._is_waiting(replica):
             seen.match_index, seen.at = match_index, now
             seen.streamed_rows = max(seen.streamed_rows, streamed_rows)
-        return now - seen.at >= self._stuck_seconds
+        return self.is_stuck(key)
 
 
 def reason_of(node_id: NodeId, stuck_seconds: float, *, is_connected: bool) -> str:

@@ -38,6 +38,8 @@ class PartitionLeaders:
             for part, error in leaderless
         }
 
+        answering: set[NodeId] = set()
+
         async def ask(node_id: NodeId, parts: list[PartitionId]) -> None:
             request = pb.FetchOffsetsRequest(metadata_revision=self._revision, group=group)
             request.partitions.extend(pb.PartitionId(topic_id=part[0], partition=part[1]) for part in parts)
@@ -51,7 +53,6 @@ class PartitionLeaders:
             for one in answer.partitions:
                 found.setdefault((one.topic_id, one.partition), one)
 
-        answering: set[NodeId] = set()
         all_leaders, all_leaderless = self._calls.by_leader(self._log_partitions())
         nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
         await asyncio.gather(

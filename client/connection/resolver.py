@@ -491,14 +491,14 @@ class Resolver:
     def _learn_topic(self, topic: pb.Topic, known: TopicInfo | None) -> None:
         """Take a topic as a broker describes it, unless `known`, the state until now, is newer."""
         self._learn_successors(known, topic)
-        if known is not None:
-            self.topics[topic.name] = known
-            if (known.topic_id, known.partition_count) > (topic.topic_id, len(topic.partitions)):
-                return  # an older incarnation, or an older state of it: partitions are only ever added
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
         group_ids = tuple(partition.group_id for partition in partitions)
-        if known is not None and known.topic_id == topic.topic_id and any(map(gt, known.group_ids, group_ids)):
-            return  # older than the recovery of a partition, which gives it a later group
+        if known is not None:
+            self.topics[topic.name] = known
+            if (known.topic_id, known.partition_count) > (topic.topic_id, len(group_ids)):
+                return  # an older incarnation, or an older state of it: partitions are only ever added
+            if known.topic_id == topic.topic_id and any(map(gt, known.group_ids, group_ids)):
+                return  # older than the recovery of a partition, which gives it a later group
         info = TopicInfo(
             topic.name,
             topic.topic_id,

@@ -302,11 +302,8 @@ async def test_reading_letters_does_not_time_out_while_the_caller_handles_one(
     assert found == [b"v0", b"v1", b"v2"]
 
 
-def test_redriving_one_record_first_completes_an_interrupted_redrive(
-    cluster: LocalCluster, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Letters that were in flight are sent regardless of the next choice, because their sequence numbers are assigned."""
-    bury(cluster, source, range(9))
+def redrive_and_crash(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, *redrive: str) -> None:
+    """Redrive until the first letters are sent, and crash before the ledger says so."""
     replace, calls = RedriveLedgers.replace, 0
 
     async def crash_after_sending(self: RedriveLedgers, stored: StoredLedger, ledger: RedriveLedger) -> StoredLedger:
@@ -316,10 +313,18 @@ def test_redriving_one_record_first_completes_an_interrupted_redrive(
             raise KeyboardInterrupt
         return await replace(self, stored, ledger)
 
-    redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
     with monkeypatch.context() as patched:
         patched.setattr(RedriveLedgers, "replace", crash_after_sending)
-        assert raftmq(cluster, *redrive, "--max-records", "6").returncode == 130
+        assert raftmq(cluster, *redrive).returncode == 130
+
+
+def test_redriving_one_record_first_completes_an_interrupted_redrive(
+    cluster: LocalCluster, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Letters that were in flight are sent regardless of the next choice, because their sequence numbers are assigned."""
+    bury(cluster, source, range(9))
+    redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
+    redrive_and_crash(cluster, monkeypatch, *redrive, "--max-records", "6")
     assert raftmq(cluster, *redrive, "--partition", "0", "--offset", "8").returncode == 0
     assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in (*range(6), 8)}
     assert [one["offset"] for one in shown(cluster, source)] == [6, 7]
@@ -330,19 +335,8 @@ def test_letters_of_an_interrupted_redrive_are_in_doubt_if_some_of_them_were_del
 ) -> None:
     """The sequence numbers of the others are then unknown, so a repetition could not be recognized."""
     bury(cluster, source, range(6))
-    replace, calls = RedriveLedgers.replace, 0
-
-    async def crash_after_sending(self: RedriveLedgers, stored: StoredLedger, ledger: RedriveLedger) -> StoredLedger:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise KeyboardInterrupt
-        return await replace(self, stored, ledger)
-
     redrive = ("dlq", "redrive", f"{source}.dead", "--yes")
-    with monkeypatch.context() as patched:
-        patched.setattr(RedriveLedgers, "replace", crash_after_sending)
-        assert raftmq(cluster, *redrive).returncode == 130
+    redrive_and_crash(cluster, monkeypatch, *redrive)
     assert raftmq(cluster, "topic", "delete-records", f"{source}.dead", "--before", "2", "--yes").returncode == 0
     done = raftmq(cluster, *redrive)
     assert done.returncode == 0
