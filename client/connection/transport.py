@@ -558,10 +558,8 @@ class _GrpcStream(Generic[ResponseT]):
         error = None if writing.cancelled() else writing.exception()
         if writing.cancelled():
             self._end(BrokenConnectionError(f"{self._address}: the stream was given up"))
-        elif isinstance(error, grpc.aio.AioRpcError):
-            self._end(error_from_call(error, self._address))
-        elif isinstance(error, asyncio.InvalidStateError):  # the call ended before
-            self._end(BrokenConnectionError(f"{self._address}: the stream has ended"))
+        elif isinstance(error, grpc.aio.AioRpcError | asyncio.InvalidStateError):
+            return  # The call has ended. Only the reader learns from its status whether the request can have left.
         elif error is not None:
             self._on_crash(error)
         else:

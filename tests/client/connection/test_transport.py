@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import grpc.aio
 import pytest
 from raftmq.client.connection.append_stream import SerializedAppend
-from raftmq.client.connection.transport import GrpcTransport, error_from_rpc
-from raftmq.errors import BrokenConnectionError, InternalError, RaftMQError, UnreachableError
+from raftmq.client.connection.transport import GrpcConnection, GrpcTransport, error_from_rpc
+from raftmq.errors import BrokenConnectionError, InternalError, Outcome, RaftMQError, UnreachableError
 
 CHUNK = b"x" * 1_000_000
 
@@ -51,6 +52,30 @@ async def test_a_write_on_a_dead_connection_raises_a_connection_error() -> None:
         assert isinstance(await ended, BrokenConnectionError | UnreachableError)
     finally:
         await connection.close()
+
+
+async def test_a_refused_connection_is_reported_even_if_the_write_is_the_first_to_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The core may refuse the call before the write begins. The write cannot tell why, and the request has not left this process."""
+
+    async def fail_at_once(self: object, request: bytes) -> None:
+        raise asyncio.InvalidStateError("RPC already finished.")
+
+    monkeypatch.setattr("grpc.aio._call.StreamStreamCall.write", fail_at_once)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        connection = GrpcConnection(f"127.0.0.1:{closed.getsockname()[1]}")
+        try:
+            ended: asyncio.Future[RaftMQError] = asyncio.get_running_loop().create_future()
+            stream = connection._append_stream_over_grpc(lambda _: None, ended.set_result, lambda: None)
+            stream.write(SerializedAppend(1, 1000, CHUNK))
+            error = await ended
+        finally:
+            await connection.close()
+    assert isinstance(error, UnreachableError)
+    assert "connection refused" in str(error)
+    assert error.outcome is Outcome.NOT_APPLIED
 
 
 def _statuses() -> Iterator[tuple[str, type[Exception]]]:
