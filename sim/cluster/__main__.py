@@ -164,7 +164,12 @@ def main() -> int:
         "--log", choices=("debug", "info", "warning", "error"), help="with --seed: print log lines from this level on"
     )
     parser.add_argument("--history", type=Path, help="with --seed: file for the history of the clients")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="simulate this mutant")
+    parser.add_argument(
+        "--mutant",
+        choices=sorted(MUTANTS),
+        metavar="NAME",
+        help="simulate this mutant (docs/internals/testing.md lists them)",
+    )
     parser.add_argument("--first", type=int, default=0, help="first seed of a batch (0)")
     parser.add_argument(
         "--seeds", type=int, default=SEEDS_DEFAULT, help=f"number of seeds in a batch ({SEEDS_DEFAULT})"

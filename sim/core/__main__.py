@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m sim.core", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this seed with its trace")
     parser.add_argument("--quiet", action="store_true", help="with --seed: print only the result")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="with --seed: simulate this mutant")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), metavar="NAME", help="with --seed: simulate this mutant")
     parser.add_argument("--first", type=int, default=0, help="first seed of a batch (0)")
     parser.add_argument(
         "--seeds", type=int, default=SEEDS_DEFAULT, help=f"number of seeds in a batch ({SEEDS_DEFAULT})"
