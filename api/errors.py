@@ -779,7 +779,7 @@ class UnsupportedVersionError(ProtocolError):
     """The other side uses another version of the protocol or of the batch format."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
-    advice = "upgrade the older side, and check that the address is a broker's client address (port 9400 by default)"
+    advice = "upgrade the older side"
 
 
 class UnsupportedCompressionError(ProtocolError):

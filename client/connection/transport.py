@@ -189,7 +189,9 @@ def _error_of_status(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> R
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOutError(message)
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return UnsupportedVersionError(f"{address}: the server there does not know this call ({details})")
+        return UnsupportedVersionError(
+            f"{address}: the server there does not know this call ({details}): check that it is a broker's client address (port 9400 by default)"
+        )
     if status in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return PermissionDeniedError(message)
     if status in (grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED):
