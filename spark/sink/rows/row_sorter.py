@@ -84,12 +84,6 @@ class RowSorter(Generic[RowT]):
         self._runs.clear()
         self._rows.clear()
 
-    def __enter__(self) -> RowSorter[RowT]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _spill(self) -> None:
         self._rows.sort()
         run = tempfile.TemporaryFile(dir=self._directory, prefix="raftmq-sort-")  # noqa: SIM115 - lives as long as the sorter

@@ -144,6 +144,14 @@ def test_an_audit_finds_violations_and_continues_after_the_last_audit(
     assert (found["records"], found["violations"]) == (3, {"duplicates": 1, "out_of_order": 1})
     assert found["samples"]["duplicates"][0]["records"] == 2
 
+    by_contents = replace(settings, checkpoint=None, duplicates_by="value", order_by="timestamp")
+    producer.send(name, b"late", key=b"k1", timestamp_ms=1, partition=1).result(30)
+    assert audit(spark, by_contents, Stop()) == EXIT_VIOLATION
+    found = report(capsys.readouterr().out)
+    assert (found["records"], found["violations"]) == (44, {"duplicates": 1, "out_of_order": 1})
+    with pytest.raises(InvalidOptionError, match="--order-by is timestamp or header:NAME, not 'offset'"):
+        audit(spark, replace(settings, order_by="offset"), Stop())
+
     from raftmq import TopicPartition
 
     admin.delete_records({TopicPartition(name, 1): 22})  # two of the three that the last audit has not passed
