@@ -243,7 +243,7 @@ class Dispatcher:
         if isinstance(error, OutOfOrderSequenceError | UnknownProducerError):
             if isinstance(error, OutOfOrderSequenceError) and error.is_certain:
                 # This holds for all copies of the batch that this leader could still accept. The next epoch fences older ones.
-                batch.may_be_applied = False
+                queue.record_not_applied(batch)
             if queue.is_head(batch):
                 if batch.may_be_applied:
                     # The broker has forgotten the batches of this producer: nobody can find out, and it must not be written again.

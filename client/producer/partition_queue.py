@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from raftmq.client.base import settings
@@ -191,6 +192,15 @@ class PartitionQueue(Generic[BatchT]):
         """Mark all unanswered batches for repetition, because another leader took over."""
         unanswered = [Attempt(batch, batch.attempt) for batch in self.pipeline if batch.is_sent]
         self.retry(unanswered, is_outcome_unknown=True)
+
+    def record_not_applied(self, batch: PendingBatch) -> None:
+        """Record that a broker knows that this batch was not applied. Nor were those after it: none is applied before its predecessor.
+
+        The outcome of a sent one comes with its own answer.
+        """
+        batch.may_be_applied = False
+        for later in islice(self.pipeline, self.pipeline.index(batch) + 1, None):
+            later.may_be_applied &= later.is_sent
 
     def is_head(self, batch: PendingBatch) -> bool:
         """Return whether no earlier batch is in flight."""

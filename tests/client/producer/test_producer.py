@@ -873,6 +873,24 @@ async def test_a_batch_without_an_answer_is_written_when_the_broker_knows_that_i
     assert values_in(cluster, "t") == [b"a", b"c"]
 
 
+async def test_batches_at_a_silent_leader_are_written_after_a_recovery_without_earlier_ones(cluster: FakeCluster):
+    """The kept log lacks an acknowledged batch, and several later ones have no answer. None waits for its delivery timeout."""
+    topic = cluster.create_topic("t")
+    async with producer(cluster, request_timeout_ms=60_000, max_batch_size=1024) as p:
+        await p.send_and_wait("t", b"a")
+        cluster.append_hook = lambda broker, *_: "swallow" if broker == 1 else None
+        deliveries = []
+        for count, value in enumerate((b"b", b"c", b"d"), start=2):
+            deliveries.append(await p.send("t", value * 1000))
+            await wait_requests(cluster, count)
+        topic.partitions[0].batches.clear()
+        topic.partitions[0].producers.clear()
+        cluster.move_leader("t", 0, broker=2)
+        async with asyncio.timeout(10):
+            await asyncio.gather(*map(p_result, deliveries))
+    assert [value[:1] for value in values_in(cluster, "t")] == [b"b", b"c", b"d"]
+
+
 def test_the_longest_delivery_is_shorter_than_brokers_remember_a_producer():
     """A batch that is repeated after the broker forgot its producer would be written twice."""
     longest = limits.DELIVERY_TIMEOUT_MS_MAX
