@@ -267,11 +267,30 @@ def raise_level(
         print(level_of(cluster), file=sys.stderr)
     to = f" to {level}" if level is not None else ""
     confirm(f"Raise the feature level{to} permanently?", is_agreed=yes)
-    reached = run_admin(bootstrap_servers, timeout, lambda admin: admin.raise_feature_level(level))
+    reached, later = run_admin(bootstrap_servers, timeout, lambda admin: _raise_level(admin, level))
+    if later:
+        print(later, file=sys.stderr)
     if output is Output.JSON:
         print_json({"feature_level": reached})
     else:
         print(f"the cluster is at feature level {reached}")
+
+
+async def _raise_level(admin: Admin, level: int | None) -> tuple[int, str]:
+    """Raise the feature level. Return the reached one, and the brokers that keep the cluster from a higher one, as a sentence."""
+    cluster = await admin.describe_cluster()
+    reached = await admin.raise_feature_level(level)
+    return reached, behind_of(cluster, reached) if level is None else ""
+
+
+def behind_of(cluster: ClusterDescription, level: int) -> str:
+    """Name the brokers that keep the cluster from a level above this one that others support. Empty if no broker supports one."""
+    highest = max(broker.feature_level_max for broker in cluster.brokers)
+    if highest <= level:
+        return ""
+    behind = [f"broker {broker.broker_id}" for broker in cluster.brokers if broker.feature_level_max < highest]
+    more = f" and {len(behind) - _NAMED_MAX} more" if len(behind) > _NAMED_MAX else ""
+    return f"feature level {highest} waits for a newer version on {', '.join(behind[:_NAMED_MAX])}{more}"
 
 
 def broker_json(broker: BrokerDescription) -> dict[str, Json]:

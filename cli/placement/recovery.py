@@ -21,7 +21,7 @@ from raftmq.cli.options import (
 )
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
 from raftmq.cli.placement.moves_text import brokers
-from raftmq.cli.placement.options import DryRunOption, PartitionArgument
+from raftmq.cli.placement.options import PartitionArgument
 from raftmq.cli.times import format_time
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
@@ -69,7 +69,9 @@ def recover(
     unsafe: Annotated[
         bool, typer.Option("--unsafe", help="Accept that acknowledged records may be lost. Required.")
     ] = False,
-    dry_run: DryRunOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be kept and lost, and change nothing.")
+    ] = False,
     yes: YesOption = False,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout: TimeoutOption = DEFAULT_TIMEOUT,

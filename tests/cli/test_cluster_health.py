@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 import pytest
-from raftmq.cli.cluster import print_cluster, status_json
+from raftmq.cli.cluster import behind_of, print_cluster, status_json
 from raftmq.cli.cluster_health import exit_code, problems_of
 from raftmq.cli.exit_codes import ExitCode
 from raftmq.cli.restart_plan import Interruption
@@ -38,6 +38,16 @@ def test_racks_are_shown_where_a_broker_has_one(capsys: pytest.CaptureFixture[st
     head, first, second = capsys.readouterr().out.splitlines()[2:5]
     assert head.split()[3] == "rack"
     assert (first.split()[3], second.split()[3]) == ("-", "r2")
+
+
+def test_brokers_of_an_older_version_are_named_when_the_level_is_raised() -> None:
+    """A script that raises the level after half of an upgrade must not take the old level for the new one."""
+    newer, older = (replace(broker(1), feature_level_max=3), replace(broker(2), feature_level_max=2))
+    assert behind_of(cluster(newer, older), 2) == "feature level 3 waits for a newer version on broker 2"
+    assert behind_of(cluster(newer, older), 3) == ""
+    many = (newer, *(broker(number) for number in range(2, 14)))
+    assert behind_of(cluster(*many), 2).endswith("broker 10, broker 11 and 2 more")
+    assert behind_of(cluster(), 2) == ""
 
 
 def test_a_healthy_cluster_is_success() -> None:
