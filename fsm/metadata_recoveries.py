@@ -7,6 +7,7 @@ founder (`broker/cluster/replica_manager.py`). Every other replica of the old gr
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 import msgspec
 from raftmq.fsm import codes
@@ -18,6 +19,9 @@ RECOVERIES_PER_PARTITION_MAX: Final = 4
 """Recoveries of a partition that are remembered. They tell an operator which records may be missing, and the latest matter."""
 ID_GAP: Final = 1_000_000
 """Ids of each kind that lost voters of the metadata may have given out unknown to the kept one."""
+ID_RANGES: Final = 1 << 16
+"""Ranges of so many ids, of which a recovery of the metadata chooses one. An operator may recover a cluster twice, from two of its brokers by
+mistake: a broker that changes from one of the new clusters to the other must not meet its replica ids with another meaning."""
 _IDS_PER_BLOCK: Final = 1000
 """Producer ids are given out in blocks."""
 TERM_MAX: Final = (1 << 62) - 1
@@ -95,10 +99,11 @@ def recover_metadata(tables: MetadataTables, cluster_id: str, node_id: int) -> i
     """Begin a new metadata group under a new cluster id, whose only voter is on this node. Return its replica id.
 
     Every node gets a new metadata replica, because the old ones belong to a group that must not be believed any more. Ids that the old
-    group may have given out after this state are skipped.
+    group may have given out after this state are skipped, and so are those of a recovery under another cluster id.
     """
     cluster = tables.cluster
-    next_replica_id = cluster.next_replica_id + ID_GAP
+    gap = ID_GAP * (1 + crc32(cluster_id.encode()) % ID_RANGES)
+    next_replica_id = cluster.next_replica_id + gap
     voter = next_replica_id
     for node in tables.nodes():
         if node.state == "removed":
@@ -112,9 +117,9 @@ def recover_metadata(tables: MetadataTables, cluster_id: str, node_id: int) -> i
         metadata_voters=(voter,),
         metadata_retiring=(),
         next_replica_id=next_replica_id,
-        next_group_id=cluster.next_group_id + ID_GAP,
-        next_topic_id=cluster.next_topic_id + ID_GAP,
-        next_producer_id=cluster.next_producer_id + ID_GAP * _IDS_PER_BLOCK,
-        next_named_producer=cluster.next_named_producer + ID_GAP,
+        next_group_id=cluster.next_group_id + gap,
+        next_topic_id=cluster.next_topic_id + gap,
+        next_producer_id=cluster.next_producer_id + gap * _IDS_PER_BLOCK,
+        next_named_producer=cluster.next_named_producer + gap,
     )
     return voter

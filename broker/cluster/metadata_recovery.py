@@ -99,7 +99,9 @@ def recover_metadata(data_dir: Path, new_uuid: Callable[[], str]) -> StoredMetad
             membership=Membership((key.replica_id,), revision=index),
             state_index=index,
         )
-        store.retire(key)  # the rest of an attempt that a crash ended
+        for rest in store.stored_replicas():
+            if rest.group_id == METADATA_GROUP_ID and not registry.has_replica(rest):
+                store.retire(rest)  # the rest of an attempt that a crash ended
         store.create(key, state, machine.rows())
         registry.enter_cluster(machine.cluster_id, created=key, retired=old)
         store.retire(old)

@@ -14,6 +14,7 @@ from raftmq.fsm.metadata_views import BalancingView, PartitionView, RecoveryView
 from raftmq.fsm.producer_ids import NAMED_PRODUCER_BIT
 from raftmq.fsm.producer_names import NAMED_PRODUCERS_MAX, USED_TIME_ERROR_MS, USED_TIME_STEP_MS
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
+from raftmq.types import LogIndex
 
 from tests.support.fsm import histories
 from tests.support.fsm.harness import MetadataLog
@@ -994,6 +995,19 @@ def test_a_recovered_partition_has_a_new_group_founded_by_the_kept_replica(clust
     assert cluster.state.kept_end_offset(cluster.partition(2), 1) is None, "of another partition"
     assert cluster.run(command) == done, "its proposer may repeat it"
     assert cluster.code(recover(cluster, old.replicas[0].replica_id)) == codes.UNKNOWN_PARTITION
+
+
+def test_two_recoveries_of_the_same_metadata_give_out_other_ids(cluster: Cluster) -> None:
+    """A broker that was recovered by mistake joins the other new cluster with a directory that has ids of its own one."""
+    rows = tuple(cluster.state.rows())
+    voters = set[int]()
+    for number in range(8):
+        state = Metadata()
+        state.restore(rows, cluster.state.applied_index)
+        voter = state.found_again(f"{number:032x}", 1, LogIndex(cluster.state.applied_index + 1))
+        assert voter is not None
+        voters |= {voter + offset for offset in range(1000)}
+    assert len(voters) == 8 * 1000
 
 
 def test_a_recovery_is_refused_when_it_does_not_fit(cluster: Cluster) -> None:
