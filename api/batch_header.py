@@ -121,7 +121,9 @@ def parse_header(buffer: Buffer, magic: int = BATCH_MAGIC) -> BatchHeader:
     if header.magic != magic:
         raise _magic_error(header.magic, magic)
     if header.version != BATCH_VERSION:
-        raise UnsupportedBatchVersionError(f"batch version {header.version} is not supported, only {BATCH_VERSION} is")
+        raise UnsupportedBatchVersionError(
+            f"batch version {header.version} is not supported, only {BATCH_VERSION} is: upgrade the older side"
+        )
     return header
 
 

@@ -89,7 +89,7 @@ class KnownColumns:
         """Raise `UnsupportedBatchVersionError` for an unknown column, and `BatchFormatError` for other contradictions."""
         unknown = present & ~self.present
         if unknown and self.are_all:
-            raise UnsupportedBatchVersionError(f"the columns 0x{unknown:x} are unknown to this version")
+            raise UnsupportedBatchVersionError(f"the columns 0x{unknown:x} are unknown to this version: upgrade it")
         if constant & ~(present & self.constant | unknown):
             raise BatchFormatError(f"the columns 0x{constant:x} cannot all be constant")
 

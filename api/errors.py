@@ -779,7 +779,6 @@ class UnsupportedVersionError(ProtocolError):
     """The other side uses another version of the protocol or of the batch format."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
-    advice = "upgrade the older side"
 
 
 class UnsupportedCompressionError(ProtocolError):

@@ -190,7 +190,8 @@ def _error_of_status(error: grpc.aio.AioRpcError | grpc.Call, address: str) -> R
         return RequestTimedOutError(message)
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedVersionError(
-            f"{address}: the server there does not know this call ({details}): check that it is a broker's client address (port 9400 by default)"
+            f"{address}: the server there does not know this call ({details}): upgrade the older side, and check that the address is a "
+            "broker's client address (port 9400 by default)"
         )
     if status in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return PermissionDeniedError(message)
