@@ -625,6 +625,8 @@ async def test_a_member_joins_again_when_a_reset_was_interrupted(
     heard = Listener()
     consumer = await members.start(listener=heard, auto_commit_interval_ms=20, group_instance_id=instance_id)
     await read(consumer, 10)
+    assert await consumer.getmany(timeout_ms=0) == {}  # those records are done
+    await members.until_committed(0, 10)  # the reset would refuse it, perhaps before the next read
     await broker.groups_service.leader.execute(TakeGroupEpoch("g", False), Done, broker.loop.time() + WAIT_SECONDS)
     epoch = broker.metadata.state_machine.applied_index
     (partition,) = broker.offsets._locator.here()
