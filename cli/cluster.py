@@ -21,7 +21,7 @@ from raftmq.cli.options import (
     YesOption,
     confirm,
 )
-from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table, some_of
 from raftmq.cli.placement import balancing, drain, recovery
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 from raftmq.errors import UnknownBrokerError
@@ -42,9 +42,6 @@ app = typer.Typer(
         "raftmq cluster raise-level",
     ),
 )
-
-_NAMED_MAX = 10
-"""Maximum number of partitions named for people; JSON has more."""
 
 
 @app.callback()
@@ -277,10 +274,12 @@ def raise_level(
 
 
 async def _raise_level(admin: Admin, level: int | None) -> tuple[int, str]:
-    """Raise the feature level. Return the reached one, and the brokers that keep the cluster from a higher one, as a sentence."""
+    """Raise the feature level. Return the reached one. If none was given, also name the brokers that keep the cluster from a higher one."""
+    if level is not None:
+        return await admin.raise_feature_level(level), ""
     cluster = await admin.describe_cluster()
-    reached = await admin.raise_feature_level(level)
-    return reached, behind_of(cluster, reached) if level is None else ""
+    reached = await admin.raise_feature_level()
+    return reached, behind_of(cluster, reached)
 
 
 def behind_of(cluster: ClusterDescription, level: int) -> str:
@@ -289,8 +288,7 @@ def behind_of(cluster: ClusterDescription, level: int) -> str:
     if highest <= level:
         return ""
     behind = [f"broker {broker.broker_id}" for broker in cluster.brokers if broker.feature_level_max < highest]
-    more = f" and {len(behind) - _NAMED_MAX} more" if len(behind) > _NAMED_MAX else ""
-    return f"feature level {highest} waits for a newer version on {', '.join(behind[:_NAMED_MAX])}{more}"
+    return f"feature level {highest} waits for a newer version on {some_of(behind)}"
 
 
 def broker_json(broker: BrokerDescription) -> dict[str, Json]:
@@ -331,13 +329,12 @@ def print_removal(removal: BrokerRemoval) -> None:
             f"{counted(rebuilt, 'partition')} {gets} another replica where a broker has room: see raftmq cluster status"
         )
     if removal.without_majority_count:
-        names = ", ".join(f"{topic}/{partition}" for topic, partition in removal.without_majority[:_NAMED_MAX])
-        more = removal.without_majority_count - min(len(removal.without_majority), _NAMED_MAX)
+        names = [f"{topic}/{partition}" for topic, partition in removal.without_majority]
         is_one = removal.without_majority_count == 1
         has, stay, their = ("has", "stays", "its") if is_one else ("have", "stay", "their")
         print(
             f"{counted(removal.without_majority_count, 'partition')} {has} no majority of replicas within reach and {stay} unavailable "
-            f"until {their} other brokers are back: {names}{f' and {more} more' if more else ''}"
+            f"until {their} other brokers are back: {some_of(names, removal.without_majority_count)}"
         )
 
 

@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from raftmq.cli.exit_codes import ExitCode
-from raftmq.cli.output import counted
+from raftmq.cli.output import counted, some_of
 from raftmq.cli.placement.moves_text import stuck_of
 
 if TYPE_CHECKING:
     from raftmq.client.admin.cluster_health import BrokerHealth, PartitionNames
     from raftmq.client.admin.descriptions import BrokerDescription, ClusterDescription
-
-_NAMED_MAX = 10
-"""Maximum number of partitions named in a sentence; JSON has more."""
 
 
 class Problem(NamedTuple):
@@ -79,6 +76,5 @@ def _sentences(broker_id: int, health: BrokerHealth) -> Iterator[str]:
 
 
 def _named(partitions: PartitionNames) -> str:
-    names = ", ".join(f"{topic}/{number}" for topic, number in partitions.first[:_NAMED_MAX])
-    more = partitions.count - min(len(partitions.first), _NAMED_MAX)
-    return f"{counted(partitions.count, 'partition')} ({names}{f' and {more} more' if more else ''})"
+    names = [f"{topic}/{number}" for topic, number in partitions.first]
+    return f"{counted(partitions.count, 'partition')} ({some_of(names, partitions.count)})"

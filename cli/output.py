@@ -25,6 +25,8 @@ OutputOption = Annotated[
 _COLUMN_GAP = 2
 _LAST_COLUMN_MIN = 24
 """Minimum width in characters to which a last column is folded."""
+NAMED_MAX = 10
+"""Maximum number of names in a sentence. JSON has all that the cluster named."""
 Json = None | bool | int | float | str | Sequence["Json"] | dict[str, "Json"]
 
 
@@ -77,6 +79,18 @@ def printable(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """Format a number with its noun: "1 topic", "2 topics"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def some_of(names: Sequence[str], count: int | None = None) -> str:
+    """Join the first names for a sentence, and tell how many more there are: "a, b and 3 more".
+
+    Args:
+        names: The names, of which at most `NAMED_MAX` are shown.
+        count: The number of all, if `names` has only the first of them.
+    """
+    shown = names[:NAMED_MAX]
+    more = (len(names) if count is None else count) - len(shown)
+    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
 def text_or_base64(data: bytes | None) -> Json:

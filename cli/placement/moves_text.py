@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from raftmq.cli.output import Json, counted
+from raftmq.cli.output import Json, counted, some_of
 from raftmq.cli.sizes import format_byte_rate
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ PLAN_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes")
 MOVE_COLUMNS: Final = ("partition", "from", "to", "reason", "bytes", "copied bytes", "copied")
 STUCK_COLUMNS: Final = ("partition", "broker", "cannot come up because", "advice")
 UNKNOWN: Final = "?"
-_NAMED_MAX: Final = 10
-"""Maximum number of partitions named for people; JSON has more."""
 _PERCENT: Final = 100
 
 
@@ -98,10 +96,8 @@ def stuck_of(stuck: Iterable[StuckReplica], count: int) -> list[str]:
         names.setdefault((one.reason, one.advice), []).append(f"{one.topic}/{one.partition}")
     sentences: list[str] = []
     for (reason, advice), partitions in names.items():
-        more = len(partitions) - _NAMED_MAX
-        named = f"{', '.join(partitions[:_NAMED_MAX])}{f' and {more} more' if more > 0 else ''}"
         replicas = counted(len(partitions), "new replica")
-        sentences.append(f"{replicas} ({named}) cannot come up: {reason}. Advice: {advice}")
+        sentences.append(f"{replicas} ({some_of(partitions)}) cannot come up: {reason}. Advice: {advice}")
     unnamed = count - sum(map(len, names.values()))
     return [*sentences, f"{counted(unnamed, 'further new replica')} cannot come up"] if unnamed > 0 else sentences
 
@@ -110,10 +106,9 @@ def without_place_of(count: int, partitions: Sequence[TopicPartition]) -> str:
     """Describe replicas that no broker can take, or return an empty text."""
     if not count:
         return ""
-    names = ", ".join(f"{topic}/{number}" for topic, number in partitions[:_NAMED_MAX])
-    more = count - min(len(partitions), _NAMED_MAX)
+    names = [f"{topic}/{number}" for topic, number in partitions]
     have = "has" if count == 1 else "have"
-    named = f": {names}{f' and {more} more' if more else ''}" if names else ""
+    named = f": {some_of(names, count)}" if names else ""
     return (
         f"{counted(count, 'replica')} {have} no other broker that can take {'it' if count == 1 else 'them'} now{named}"
     )
