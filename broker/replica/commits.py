@@ -120,8 +120,9 @@ class Commits:
         """Return one transaction: the log, the hard state, and the derived state applied since the last one."""
         machine, core = replica.state_machine, replica.core
         entries = work.entries if work is not None else ()
-        # a committed entry may still wait for a later write, and the disk must never name an entry that it does not hold
-        end = entries[-1].index if entries else core.log.durable_index
+        # a committed entry may still wait for a later write, and the disk must never name an entry that it does not hold. It holds all
+        # that were handed out, also those whose write the core did not count because it ended in a later term
+        end = entries[-1].index if entries else core.log.offset_in_progress - 1
         rows: tuple[tuple[bytes, bytes | None], ...] = ()
         state_index: LogIndex | None = None
         membership = None

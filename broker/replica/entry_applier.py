@@ -207,11 +207,15 @@ class EntryApplier:
         else:
             machine.on_prefetched(needed, found)
 
-    def drop(self) -> None:
-        """Forget the entries that are not applied: a snapshot replaces the state, or the replica is closed."""
+    def give_up(self) -> None:
+        """Apply nothing more of this state: the core has taken a snapshot. A machine whose entry is half applied stays suspended until `drop`."""
         self._delayed.clear()
         self._entries_owed = 0
+        self._epoch += 1
+
+    def drop(self) -> None:
+        """Forget the entries that are not applied: a snapshot replaces the state, or the replica is closed."""
+        self.give_up()
         self._is_suspended = False
         self._is_prefetching = False
         self._missed = None
-        self._epoch += 1

@@ -29,7 +29,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore, RestoredState
 from raftmq.raft.entry import Entry, EntryKind, LogPosition, Proposal
 from raftmq.raft.membership import Membership, MembershipChange
-from raftmq.raft.messages import AppendRequest, Message, SnapshotMeta
+from raftmq.raft.messages import AppendRequest, InstallSnapshot, Message, SnapshotMeta
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role, RoleChange
 from raftmq.storage.errors import DamagedReplicaError, LogRangeError, ReplicaClosedError
 from raftmq.storage.log_store import ReplicaKey, Update
@@ -254,6 +254,8 @@ class Replica(Generic[MachineT]):
     def step(self, message: Message) -> None:
         """Pass a message from a peer to the core."""
         self.core.step(message)
+        if isinstance(message, InstallSnapshot) and self.core.log.snapshot is not None:
+            self.applier.give_up()  # the core is ahead of the machine from here on, also while a write delays the installation
         if isinstance(message, AppendRequest) and message.entries and self.core.role is not Role.LEADER:
             self.clock.on_received(self.core.log.append_time_ms)
 

@@ -9,8 +9,9 @@ from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.initial_state import founder_state
 from raftmq.errors import InvariantError
 from raftmq.raft.core import RaftCore
-from raftmq.raft.membership import Membership
-from raftmq.raft.messages import AppendRequest
+from raftmq.raft.entry import Entry, EntryKind
+from raftmq.raft.membership import Membership, MembershipChange, MembershipOp, encode_change
+from raftmq.raft.messages import AppendRequest, VoteRequest
 from raftmq.storage.log_store import ReplicaKey
 
 from tests.support.broker.engine_cluster import SLOW_TIMING, EngineCluster, data
@@ -182,3 +183,31 @@ async def test_a_defect_that_prevents_writing_state_stops_its_replica():
         leader.state_machine.take_dirty_rows = fail
         cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
         await until(lambda: leader.is_closed)
+
+
+async def test_a_change_of_membership_stays_committed_on_disk_when_its_write_ends_in_a_later_term():
+    """The core does not believe such a write. The next one, for the later term, named a lower commit index, and no further one was due."""
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        node = cluster.nodes[1]
+        key = ReplicaKey(GROUP, 1)
+        await turn_until(lambda: not replica.is_dirty)
+        submit, held = node.writers.submit, []
+        node.writers.submit = lambda key, update, token: held.append((key, update, token))
+        change = encode_change(MembershipChange(((MembershipOp.REMOVE, 3),)))
+        leaving = Entry(6, 6, EntryKind.MEMBERSHIP, 0, 0, 0, change)
+        seal = Entry(7, 6, EntryKind.EMPTY, 0, 0, 0, b"")
+        node.engine.on_message(2, GROUP, AppendRequest(2, 1, 6, 5, 5, (leaving, seal), 6))
+        await turn_until(lambda: held)
+        assert held[0][1].hard_state.commit_index == 6
+        # the leader hands over to 3, which campaigns before it has applied that it leaves
+        node.engine.on_message(3, GROUP, VoteRequest(3, 1, 7, 1, 7, 6, 5, 5, is_pre_vote=False, is_transfer=True))
+        assert replica.term == 7
+        node.writers.submit = submit
+        submit(*held[0])
+        await turn_until(lambda: isinstance(replica.disk, Idle) and replica.core.membership.voters == (1, 2))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await turn_until(lambda: isinstance(replica.disk, Idle) and not replica.is_dirty)
+        node.store.close(key)
+        assert node.store.open(key).hard_state.commit_index >= 6
