@@ -152,6 +152,9 @@ class ReplicaManager:
             row = self._registry.replica(wanted)
             if row is not None and row.state is ReplicaState.QUARANTINED:
                 self.broken.setdefault(wanted, row.reason)
+            elif row is not None and row.state is ReplicaState.RETIRED and wanted not in self.broken:
+                # metadata that was recovered by mistake did not know it
+                self._give_up(wanted, "this broker gave its files up in another cluster")
             if self._must_open(wanted) and group_id not in self._working:
                 opening.append(wanted)
         self._mark_open([key for key in opening if self._registry.has_replica(key) and key not in self._marked])

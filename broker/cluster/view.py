@@ -30,6 +30,7 @@ from raftmq.fsm.node_lineage import Lineage
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
+from raftmq.storage.registry_codec import ReplicaState
 from raftmq.types import NO_NODE, GroupId, NodeId, ReplicaId
 
 T = TypeVar("T")
@@ -111,7 +112,16 @@ class ClusterView:
 
     def quarantined(self) -> dict[ReplicaKey, str]:
         """Return the damaged replicas here, with the reason."""
-        return self._registry.quarantined() if self._replicas.broken else {}
+        broken = self._replicas.broken
+        if not broken:
+            return {}
+        # of a retired one there is no file, so that its row says as durably that it must be replaced
+        retired = {key: reason for key, reason in broken.items() if self._is_retired(key)}
+        return self._registry.quarantined() | retired
+
+    def _is_retired(self, key: ReplicaKey) -> bool:
+        row = self._registry.replica(key)
+        return row is not None and row.state is ReplicaState.RETIRED
 
     # ------------------------------------------------------------------------------------------------ other nodes
 
