@@ -99,7 +99,8 @@ def recover_metadata(tables: MetadataTables, cluster_id: str, node_id: int) -> i
     """Begin a new metadata group under a new cluster id, whose only voter is on this node. Return its replica id.
 
     Every node gets a new metadata replica, because the old ones belong to a group that must not be believed any more. Ids that the old
-    group may have given out after this state are skipped, and so are those of a recovery under another cluster id.
+    group may have given out after this state are skipped, and so are those of a recovery under another cluster id. Every partition gets
+    the revision of this state: its group may have carried out a later target that is lost, and would refuse the present one as older.
     """
     cluster = tables.cluster
     gap = ID_GAP * (1 + crc32(cluster_id.encode()) % ID_RANGES)
@@ -112,6 +113,11 @@ def recover_metadata(tables: MetadataTables, cluster_id: str, node_id: int) -> i
             voter = next_replica_id
         tables.put_node(msgspec.structs.replace(node, metadata_replica_id=next_replica_id, revision=tables.index))
         next_replica_id += 1
+    for topic in tables.topics():
+        for group_id in topic.group_ids:
+            partition = tables.partition(group_id)
+            if partition is not None:
+                tables.put_partition(msgspec.structs.replace(partition, revision=tables.index))
     tables.update_cluster(
         cluster_id=cluster_id,
         metadata_voters=(voter,),

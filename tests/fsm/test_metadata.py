@@ -1010,6 +1010,14 @@ def test_two_recoveries_of_the_same_metadata_give_out_other_ids(cluster: Cluster
     assert len(voters) == 8 * 1000
 
 
+def test_a_recovery_of_the_metadata_outdates_every_lost_target_of_a_partition(cluster: Cluster) -> None:
+    """A group that has carried out a lost target refuses all older ones. It never got the replicas that the recovered metadata wants."""
+    cluster.create("t", (1, 2, 3), (2, 3, 1))
+    index = LogIndex(cluster.state.applied_index + 1_000_000)
+    assert cluster.state.found_again("f" * 32, 1, index) is not None
+    assert [cluster.partition(group_id).revision for group_id in (1, 2)] == [index, index]
+
+
 def test_a_recovery_is_refused_when_it_does_not_fit(cluster: Cluster) -> None:
     cluster.create()
     first = cluster.partition().replicas[1].replica_id
