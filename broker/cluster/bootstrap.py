@@ -246,16 +246,16 @@ class ClusterBootstrap:
     async def resume(self) -> None:
         """Continue after a restart: identity and replicas are on disk, and addresses may have changed (see `announce`)."""
         self._peers.learn(self._registry.peer_addresses())
-        live = [key for key in self._registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
-        quarantined = self._registry.quarantined()
-        sound = [key for key in live if key not in quarantined]
-        if sound:
+        # an older one is damaged, or that of a cluster whose forming was interrupted, and this node's vote is the newest one's
+        newest = [key for key in self._registry.live_replicas() if key.group_id == METADATA_GROUP_ID][-1]
+        reason = self._registry.quarantined().get(newest)
+        if reason is None:
             try:
-                await self._open_metadata(sound[-1])
+                await self._open_metadata(newest)
+                return
             except (DamagedReplicaError, MissingReplicaError, InvariantError) as error:
-                await self._replace_metadata_replica(sound[-1], str(error))
-        else:
-            await self._replace_metadata_replica(live[-1], quarantined[live[-1]])
+                reason = str(error)
+        await self._replace_metadata_replica(newest, reason)
 
     async def _open_metadata(self, key: ReplicaKey) -> None:
         await self._metadata.open(key)
