@@ -408,7 +408,9 @@ class Reconciler:
     def _caught_up(self, replica: Replica[MachineT]) -> set[ReplicaId]:
         """Return the members that have everything that was committed at the time of the last round.
 
-        A member that was sent a snapshot since then does not count, because its state may be ahead of its log.
+        A member that was sent a snapshot since then does not count, because its state may be ahead of its log. Neither does one that is
+        unreachable. Scenario: the only replica of a partition moves to 2, which has caught up and dies. The joint configuration would need
+        2, cannot be left without it, and the partition would stop although its data is on a healthy broker.
         """
         core, now = replica.core, self._host.loop.time()
         way = self._on_the_way.get(replica.group_id)
@@ -418,7 +420,9 @@ class Reconciler:
         caught_up = {
             replica_id
             for replica_id, match_index in core.match_indexes().items()
-            if match_index >= way.noted_commit_index and replica.outgoing_snapshots.sent_at(replica_id) <= way.noted_at
+            if match_index >= way.noted_commit_index
+            and replica.outgoing_snapshots.sent_at(replica_id) <= way.noted_at
+            and self._host.is_connected(replica.node_of(replica_id))
         }
         way.noted_at, way.noted_commit_index = now, core.commit_index
         return caught_up

@@ -285,6 +285,37 @@ async def test_an_exchange_is_finished_by_the_next_leader():
         assert now.core.membership.voters == tuple(sorted((*staying, 4)))
 
 
+async def test_a_newcomer_that_is_unreachable_is_not_promoted():
+    """It had caught up, and its broker died. The joint configuration needed its vote, and the healthy partition stopped until it returned."""
+    async with EngineCluster(2) as cluster:
+        cluster.create_group(GROUP, voters=(1,))
+        leader = await cluster.leader(GROUP, among=(1,))
+        await leader.propose([data(1)])[1]
+        cluster.add_empty(GROUP, 2)
+        desired = Desired(1)
+        desired.change(2)
+        host = Host(cluster, 1, desired)
+        reconciler = reconciler_of(host)
+        async with asyncio.timeout(30):
+            while leader.core.match_index(2) < leader.core.last_index or leader.core.membership.learners != (2,):
+                await reconciler.round()
+                reconciler._on_the_way.clear()
+                await asyncio.sleep(0.02)
+        reconciler._on_the_way.clear()
+        await reconciler.round()
+        cluster.isolate(2)
+        await asyncio.sleep(0.1)
+        await reconciler.round()
+        await asyncio.sleep(0.1)
+        assert leader.core.membership.voters == (1,)
+        async with asyncio.timeout(5):
+            await leader.propose([data(2)])[1]
+        cluster.heal()
+        await rounds(
+            [host, Host(cluster, 2, desired)], lambda: cluster.replica(GROUP, 2).core.membership.voters == (2,)
+        )
+
+
 class Several(Desired):
     """The metadata of several partitions, whose groups have replica 1 alone."""
 
