@@ -143,8 +143,17 @@ class WriteBacks:
     def _submit(self, write_back: WriteBack) -> None:
         replica, write = write_back.replica, write_back.in_flight
         assert write is not None
-        future = self._thread.submit(self._store.write_state, replica.key, write)
+        future = self._thread.submit(self._write, replica, write)
         future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._on_done, write_back, done))
+
+    def _write(self, replica: Replica[StateMachine], write: StateWrite) -> None:
+        """Write in the thread, unless the replica was closed while the write waited for its turn: its file may be open again by then.
+
+        The replica of the later life began from the earlier state. It would read rows of a state that is ahead of it.
+        """
+        if replica.is_closed:
+            raise ReplicaClosedError(replica.key, "closed before its state was written back")
+        self._store.write_state(replica.key, write)
 
     def _submit_again(self, write_back: WriteBack) -> None:
         if not write_back.replica.is_closed:

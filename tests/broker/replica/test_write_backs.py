@@ -10,7 +10,7 @@ from raftmq.broker.replica.disk import IDLE, Installing
 from raftmq.broker.replica.write_backs import WriteBacks
 from raftmq.fsm.state_machine import DiskBackedMachine
 from raftmq.raft.entry import Entry, EntryKind
-from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, StorageFullError
+from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaClosedError, StorageFullError
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.types import GroupId, LogIndex, Offset, ReplicaId, Term
 
@@ -170,6 +170,21 @@ async def test_time_makes_it_due_and_an_unchanged_state_is_not_written(world):
     world.now = 15.5
     world.write_backs.tick()
     assert len(world.threads.work) == 1
+
+
+async def test_a_closed_replica_s_write_back_does_not_reach_the_file_that_was_opened_again(world):
+    """It waited for another replica's. The later life began from the state before it, read rows of the state after it, and was given up."""
+    world.machine.change(10, 5)
+    world.progress()
+    ((_, write, arguments),) = world.threads.work
+    world.write_backs.remove(world.replica)
+    world.replica.is_closed = True
+    with pytest.raises(ReplicaClosedError):
+        write(*arguments)
+    assert world.written == []
+    await world.end(ReplicaClosedError(KEY, "closed"))
+    assert not world.host.broken
+    assert not world.host.fatal
 
 
 async def test_a_changed_membership_is_written_with_the_next_tick(world):
