@@ -26,7 +26,9 @@ from raftmq.broker.replica.replica import Replica
 from raftmq.broker.replica.write_backs import WriteBacks
 from raftmq.broker.replica.writers import Writers
 from raftmq.fsm.state_machine import StateMachine
+from raftmq.raft.entry import Entry
 from raftmq.raft.hard_state import HardState
+from raftmq.raft.log import RaftLog
 from raftmq.raft.ready import AppendWork
 from raftmq.storage.log_store import LogStore, Update
 from raftmq.storage.writer_threads import Completion
@@ -120,9 +122,7 @@ class Commits:
         """Return one transaction: the log, the hard state, and the derived state applied since the last one."""
         machine, core = replica.state_machine, replica.core
         entries = work.entries if work is not None else ()
-        # a committed entry may still wait for a later write, and the disk must never name an entry that it does not hold. It holds all
-        # that were handed out, also those whose write the core did not count because it ended in a later term
-        end = entries[-1].index if entries else core.log.offset_in_progress - 1
+        end = _last_held(core.log, entries)
         rows: tuple[tuple[bytes, bytes | None], ...] = ()
         state_index: LogIndex | None = None
         membership = None
@@ -241,3 +241,15 @@ class Commits:
         update = self._update(replica, None)
         replica.begin_write()
         self._writers.submit(replica.key, update, _Write(replica, None, update))
+
+
+def _last_held(log: RaftLog, entries: Sequence[Entry]) -> int:
+    """Return the last index up to which the disk holds the core's log after a write of these entries.
+
+    Beyond it nothing may be named as committed on disk. A committed entry may still wait for a later write. And entries that follow a snapshot
+    are written after its installation, when another leader may have replaced them: the commit index is then that of other entries.
+    Without entries, the disk holds all that were handed out, also those whose write the core did not count because it ended in a later term.
+    """
+    if not entries:
+        return log.offset_in_progress - 1
+    return next((one.index for one in reversed(entries) if log.has(one.index, one.term)), entries[0].index - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 
 import pytest
@@ -14,6 +15,7 @@ from raftmq.fsm.tables import encode_value, number_key
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import AppendRequest
 from raftmq.storage.errors import StorageFullError
+from raftmq.types import ReplicaId, Term
 
 from tests.support.broker.engine_cluster import EngineCluster
 from tests.support.broker.imaginary_leader import entry, snapshot
@@ -93,6 +95,41 @@ async def test_an_install_never_makes_a_commit_index_durable_beyond_the_snapshot
         node.engine.mark_dirty(replica)
         await turn_until(lambda: states)
         assert states[0].commit_index == 20
+
+
+@pytest.mark.parametrize("by", ["append", "snapshot"])
+async def test_entries_that_another_leader_replaced_during_an_install_are_not_written_as_committed(by, monkeypatch):
+    """They follow the snapshot in the same work, and are written after it. The core's commit index is that of other entries by then. After
+    a crash before the next write the replica would have applied entries that were never committed.
+    """
+    may_restore = threading.Event()
+    restore = LogPartition.restore
+
+    def slow(self: LogPartition, rows: object, index: int) -> None:
+        may_restore.wait(10)
+        restore(self, rows, index)
+
+    async with EngineCluster() as cluster:
+        node = cluster.nodes[1]
+        replica = node.add(GROUP, founder_state(Membership((1, 2, 3))))
+        monkeypatch.setattr(LogPartition, "restore", slow)
+        await turn_until(lambda: not replica.is_dirty)
+        rows, updates, submit = list(replica.state_machine.rows()), [], node.writers.submit
+        node.writers.submit = lambda key, update, token: (updates.append(update), submit(key, update, token))
+        node.engine.on_message(2, GROUP, snapshot(20, rows))
+        node.engine.on_message(2, GROUP, AppendRequest(2, 1, 6, 20, 6, (entry(21), entry(22)), 20))
+        await turn_until(lambda: isinstance(replica.disk, Installing))
+        if by == "append":
+            other = entry(21, term=7, payload=b"another")
+            node.engine.on_message(3, GROUP, AppendRequest(3, 1, 7, 20, 6, (other,), 21))
+        else:
+            later = snapshot(30, rows)
+            node.engine.on_message(3, GROUP, dataclasses.replace(later, source=ReplicaId(3), term=Term(7)))
+        assert replica.core.commit_index > 20
+        may_restore.set()
+        await turn_until(lambda: updates and isinstance(replica.disk, Idle) and not replica.is_dirty)
+        assert [e.term for e in updates[0].entries] == [6, 6]
+        assert updates[0].hard_state.commit_index == 20
 
 
 async def test_a_snapshot_without_disk_space_waits_for_it(monkeypatch):
