@@ -68,8 +68,10 @@ class NodeRemovalService:
             )
         if node.state == "removed":
             raise RequestError(pb.UNKNOWN_BROKER, f"broker {node_id} was already removed")
-        is_voter = node.metadata_replica_id in metadata.metadata_voters
-        if is_voter and len(metadata.metadata_voters) == 1:
+        is_wanted = node.metadata_replica_id in metadata.metadata_voters
+        # another voter may be wanted already and still have to catch up: until then the group counts this vote
+        is_voter = is_wanted or node.metadata_replica_id in self._host.metadata.core.membership.voter_ids
+        if is_wanted and len(metadata.metadata_voters) == 1:
             raise RequestError(
                 pb.BROKER_IN_USE,
                 f"broker {node_id} is the only metadata voter: add brokers until others vote, then remove it",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
 from raftmq.fsm.metadata_commands import CreateTopic, PartitionPlan, SetMetadataMembership
@@ -91,6 +93,18 @@ async def test_a_node_that_only_votes_is_named_as_such():
         voters = tuple(node.metadata.state_machine.node(n).metadata_replica_id for n in (1, 2))
         await node._metadata(SetMetadataMembership(voters, node.metadata.state_machine.revision))
         assert "broker 2 still votes on metadata:" in str(await refusal(node, 2))
+
+
+async def test_a_node_whose_vote_is_not_wanted_any_more_stays_until_the_group_does_not_count_it():
+    """Its successor had to catch up. Without the removed vote, the loss of one more voter was the loss of the majority."""
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        core, voter = node.metadata.core, node.metadata.state_machine.node(2).metadata_replica_id
+        counted = core.membership
+        core.membership = dataclasses.replace(counted, voters=tuple(sorted({*counted.voters, voter})))
+        assert "broker 2 still votes on metadata:" in str(await refusal(node, 2))
+        core.membership = counted
+        await remove(node, 2)
 
 
 async def test_the_last_metadata_voter_cannot_be_removed():
