@@ -54,10 +54,12 @@ class Site:
             core = SimpleNamespace(membership=voters)
             self.replicas[key.group_id] = SimpleNamespace(key=key, group_id=key.group_id, core=core)
         self.counters = EngineCounters()
+        self.clocks = SimpleNamespace(is_trusted=True)
         engine: Any = SimpleNamespace(
             loop=asyncio.get_running_loop(),
             replicas=self.replicas,
             counters=self.counters,
+            clocks=self.clocks,
             commits=SimpleNamespace(delete_truncated_rows=self._delete_rows),
             break_replica=lambda replica, error: self.broken.append(replica.group_id),
             return_snapshot_space=lambda *, is_short: self.snapshot_rounds.append(is_short),
@@ -131,6 +133,19 @@ def test_the_space_kept_for_next_appends_is_in_proportion(used_mib: int, idle_mi
     space = FileSpace((used_mib + idle_mib) * MIB, used_mib * MIB)
     assert FileLook(KEYS[0], space, has_truncated_rows=False).is_due(is_short=False) is is_due
     assert FileLook(KEYS[0], space, has_truncated_rows=False).is_due(is_short=True)
+
+
+async def test_a_clock_that_is_not_trusted_makes_nothing_in_the_trash_old(site: Site, tmp_path: Path) -> None:
+    """A leap of the clock emptied the trash, which is the way back from a mistake."""
+    site.store.retire(KEYS[0])
+    (file,) = (tmp_path / "trash").iterdir()
+    os.utime(file, (0, 0))
+    site.clocks.is_trusted = False
+    await site.space.round()
+    assert file.exists()
+    site.clocks.is_trusted = True
+    await site.space.round()
+    assert not file.exists()
 
 
 async def test_the_trash_is_kept_for_a_while_unless_the_disk_is_short(site: Site, tmp_path: Path) -> None:
