@@ -235,7 +235,7 @@ class Controller:
         waiting, commands = self._agenda.waiting, list[SetReplicas]()
         if not waiting:
             return commands
-        room = machine.balancing.moves_max - moving_partitions(machine, self._is_connected)
+        room = machine.balancing.moves_max - moving_partitions(machine, self._is_connected, self._is_led)
         postponed: list[tuple[Change, int]] = []
         for _ in range(min(len(waiting), LOOKS_MAX)):
             if len(commands) >= COMMANDS_MAX:
@@ -291,9 +291,11 @@ class Controller:
     def _is_connected(self, node_id: int) -> bool:
         return self._host.is_connected(NodeId(node_id))
 
+    def _is_led(self, group_id: int) -> bool:
+        return self._host.is_led(GroupId(group_id))
+
     def _leader_of(self, group_id: int) -> NodeId:
-        is_led = self._host.is_led(GroupId(group_id))
-        return self._host.leadership.get(GroupId(group_id)).node_id if is_led else NO_NODE
+        return self._host.leadership.get(GroupId(group_id)).node_id if self._is_led(group_id) else NO_NODE
 
 
 def _revision(partition: PartitionView | None) -> int:

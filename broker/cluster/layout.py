@@ -144,15 +144,17 @@ def available_nodes(metadata: Metadata, is_stable: Callable[[int], bool]) -> fro
     )
 
 
-def moving_partitions(metadata: Metadata, is_connected: Callable[[int], bool]) -> int:
+def moving_partitions(metadata: Metadata, is_connected: Callable[[int], bool], is_led: Callable[[int], bool]) -> int:
     """Return the number of partitions that move or are rebuilt.
 
-    One whose new replica is unreachable does not count: it causes no work and must not delay the others.
+    One whose new replica is unreachable does not count: it causes no work and must not delay the others. Neither does one without a
+    leader. Scenario: a broker that held the only replicas of some partitions is removed. These partitions would hold up every drain
+    until their topics are deleted.
     """
     return sum(
         1
         for partition in metadata.unsettled_partitions()
-        if all(is_connected(replica.node_id) for replica in partition.replicas)
+        if is_led(partition.group_id) and all(is_connected(replica.node_id) for replica in partition.replicas)
     )
 
 

@@ -138,10 +138,20 @@ def test_a_partition_that_moves_or_lacks_a_replica_stays_as_it_is():
 
 def test_a_move_to_a_broker_that_died_does_not_delay_the_others():
     cluster = Cluster()
-    assert moving_partitions(cluster.machine, everyone) == 0
+    assert moving_partitions(cluster.machine, everyone, everyone) == 0
     cluster.move(1, 2, 4)
-    assert moving_partitions(cluster.machine, everyone) == 1
-    assert moving_partitions(cluster.machine, lambda node_id: node_id != 4) == 0
+    assert moving_partitions(cluster.machine, everyone, everyone) == 1
+    assert moving_partitions(cluster.machine, lambda node_id: node_id != 4, everyone) == 0
+
+
+def test_partitions_that_lost_their_majority_do_not_delay_the_others():
+    """They stayed unsettled without end, counted as moves, and no broker could be drained any more."""
+    cluster = Cluster()
+    plans = tuple(mc.PartitionPlan((4,)) for _ in range(cluster.machine.balancing.moves_max))
+    cluster.run(mc.CreateTopic("lost", "log", 1, {}, plans))
+    cluster.run(mc.RemoveNode(4, is_forced=True))
+    assert len(cluster.machine.unsettled_partitions()) == len(plans)
+    assert moving_partitions(cluster.machine, everyone, lambda group_id: group_id == 1) == 0
 
 
 # ---------------------------------------------------------------------------------------------------------- moves
