@@ -291,11 +291,11 @@ class PartitionAppends:
         """
         self.start_term()
         index = self._validator.last_pending(producer_id, epoch_min)
-        for held in self._in_flight:
-            if held.first <= index <= held.last and not held.applied.done():
-                await asyncio.wait((held.applied,), timeout=max(0.0, deadline - self._loop.time()))
-                if not held.applied.done():
-                    raise expired()
+        applied = next((held.applied for held in self._in_flight if held.first <= index <= held.last), None)
+        if applied is not None and not applied.done():
+            await asyncio.wait((applied,), timeout=max(0.0, deadline - self._loop.time()))
+            if not applied.done():
+                raise expired()
 
     async def _inform(self, ticket: PendingAppend, deadline: float) -> None:
         """Validate again after this node's metadata is recent enough to know the producer's successor."""

@@ -65,7 +65,8 @@ class _Answer:
     def on_free(self) -> None:
         if self._credit.is_reserved or self.is_full.done():
             return
-        if self.deliveries or not self._may_lease():
+        assert self.consumer is not None
+        if self.deliveries or self.consumer.is_paused or not self._may_lease():
             self.is_full.set_result(None)
 
 

@@ -188,3 +188,22 @@ async def test_fencing_with_an_outdated_epoch_is_refused():
 
 def test_the_sdk_waits_longer_than_a_broker_trusts_its_metadata():
     assert settings.PREDECESSOR_SECONDS >= 1.6 * METADATA_AGE_SECONDS_MAX
+
+
+async def test_a_fence_waits_while_other_producers_write() -> None:
+    """It waited inside the iteration over the batches in flight, which ended with an error as soon as another batch was accepted."""
+    async with running() as node:
+        topic = await node.topic()
+        first = await init(node)
+        node.hold_commits = True
+        held = asyncio.ensure_future(append(node, topic, batch(producer=first.producer_id)))
+        await asyncio.sleep(0.01)
+        appends = node.partition(topic).appends
+        settling = asyncio.ensure_future(appends.settle(first.producer_id, 1 << 32, node.loop.time() + 10))
+        await asyncio.sleep(0.01)
+        other = asyncio.ensure_future(append(node, topic, batch(producer=first.producer_id + 7)))
+        await asyncio.sleep(0.01)
+        node.release_commits()
+        await settling
+        assert list((await held).base_offsets) == [0]
+        assert list((await other).base_offsets) == [1]

@@ -6,9 +6,13 @@ import asyncio
 from pathlib import Path
 
 from raftmq.broker.partitions.queue.commands import ENTRY_BYTES_MAX
-from raftmq.fsm.queue.commands import NEVER, PutSchedule
+from raftmq.client.codec.queue_batch import TimeColumns
+from raftmq.fsm.queue.commands import NEVER, Lease, Operation, PutSchedule, Settle
+from raftmq.fsm.queue.results import Code
 
+from tests.support.broker.harness import running
 from tests.support.broker.queue_node import queue_node
+from tests.support.broker.queues import poll, put, queue_of, queue_topic
 
 
 async def test_large_commands_are_spread_over_entries(tmp_path: Path) -> None:
@@ -23,3 +27,21 @@ async def test_large_commands_are_spread_over_entries(tmp_path: Path) -> None:
         assert len(queue.machine.schedules.table.by_key) == 60
         assert max(len(entry.payload) for entry in entries) <= ENTRY_BYTES_MAX + 100
         assert len(entries) < 20, "they are still gathered"
+
+
+async def test_a_lease_that_meets_expired_messages_leaves_work_for_the_settlements_of_its_entry() -> None:
+    """A lease removes the expired messages that it meets, and so used up the work of an entry: acknowledgements after it were refused for good."""
+    async with running() as node:
+        topic = await queue_topic(node)
+        queue = queue_of(node, topic)
+        await put(node, topic, b"worked on")
+        (message,) = await poll(node, topic)
+        for _ in range(3):
+            await put(node, topic, *[b"x"] * 500, expiry=TimeColumns(after_ms=[1_000] * 500))
+        node.clock_ms += 2_000
+        leased = queue.commands.submit(Lease(0, 0, 10, 30_000))
+        settled = queue.commands.submit(
+            Settle(0, 0, (Operation.ACCEPT,), (message.sequence,), (1,), (message.lease_number,))
+        )
+        assert (await settled).codes == (Code.OK,)
+        assert not (await leased).counts

@@ -369,3 +369,17 @@ async def test_with_many_tenants_under_way_any_consumer_may_be_meant(monkeypatch
         await settled(node)
         await put(node, topic, b"1", b"2", b"3", b"4", tenants=["a", "b", "c", "d"])
         assert [message.value for message in await polling] == [b"4"]
+
+
+async def test_a_poll_ends_after_its_wait_although_a_lease_is_under_way_that_finds_nothing() -> None:
+    """It waited for messages that it did not ask for any more, until the deadline of its call."""
+    async with running() as node:
+        topic = await queue_topic(node)
+        await put(node, topic, b"x", expiry=TimeColumns(after_ms=[1_000]))
+        node.clock_ms += 2_000
+        node.hold_commits = True
+        polling = asyncio.ensure_future(poll(node, topic, max_wait_ms=20))
+        await asyncio.sleep(0.05)
+        assert not polling.done(), "a lease is under way"
+        node.release_commits()
+        assert await asyncio.wait_for(polling, 1) == []
