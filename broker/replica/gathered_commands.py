@@ -53,7 +53,7 @@ class _Waiting(Generic[CommandT]):
 
 
 class GatheredCommands(Generic[KeyT, CommandT]):
-    """Proposes the commands of one partition in the order of their arrival."""
+    """Proposes the commands of one partition in the order of their arrival, except that some yield within their entry."""
 
     def __init__(
         self,
@@ -62,8 +62,9 @@ class GatheredCommands(Generic[KeyT, CommandT]):
         encode: Callable[[Sequence[CommandT]], bytes],
         split: Callable[[object, int], Sequence[object]],
         limits: GatheringLimits,
+        yields: Callable[[CommandT], bool] = lambda _: False,
     ) -> None:
-        """Take the two functions that know the commands.
+        """Take the functions that know the commands.
 
         Args:
             loop: The node's event loop.
@@ -71,9 +72,11 @@ class GatheredCommands(Generic[KeyT, CommandT]):
             encode: Returns the payload of one entry that carries these commands.
             split: Returns the results of an entry's commands, given the entry's result and their number.
             limits: The bounds.
+            yields: Returns whether a command comes after those of its entry that do not yield.
         """
         self._loop = loop
         self._replica = replica
+        self._yields = yields
         self._encode = encode
         self._split = split
         self._limits = limits
@@ -128,7 +131,7 @@ class GatheredCommands(Generic[KeyT, CommandT]):
             if len(taken) == limits.entry_commands_max or (taken and is_over):
                 break
             taken.append(key)
-        return [self._waiting.pop(key) for key in taken]
+        return sorted((self._waiting.pop(key) for key in taken), key=lambda waiting: self._yields(waiting.command))
 
     def _propose(self, carried: list[_Waiting[CommandT]]) -> None:
         payload = self._encode([waiting.command for waiting in carried])

@@ -15,7 +15,7 @@ from raftmq.broker.base.request_error import RequestError, expired, timed_out
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.replica.gathered_commands import GatheredCommands, GatheringLimits
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.queue.commands import Commands, Item, bytes_bound, encode_commands, validate_item, work_of
+from raftmq.fsm.queue.commands import Commands, Item, Lease, bytes_bound, encode_commands, validate_item, work_of
 from raftmq.fsm.queue.limits import ITEMS_WORK_MAX
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import ItemResult, Refused, Results
@@ -68,7 +68,7 @@ class QueueCommands:
         self._due_max = due_max
         self._on_more_due = on_more_due
         self._keys = count()
-        self._gathered = GatheredCommands[int, Item](loop, replica, self._encode, self._split, GATHERING)
+        self._gathered = GatheredCommands[int, Item](loop, replica, self._encode, self._split, GATHERING, _yields)
 
     def submit(self, item: Item) -> asyncio.Future[object]:
         """Queue a command. The future returns its `ItemResult`. Cancelling it undoes nothing.
@@ -121,3 +121,8 @@ class QueueCommands:
         if result.has_more_due:
             self._on_more_due()
         return result.items
+
+
+def _yields(item: Item) -> bool:
+    """Return whether an item comes last in its entry: a lease removes expired messages, as many as the items before it left work for."""
+    return isinstance(item, Lease)
