@@ -114,13 +114,17 @@ class PartitionLeaders:
         await asyncio.gather(*(ask(node_id, parts) for node_id, parts in by_node.items()))
         return found
 
-    async def forget(self, group: str, call: Call) -> int:
-        """Forget a group's offsets in all partitions. Return the number of partitions that had some.
+    async def forget(self, group: str, last_epoch: int, call: Call) -> int:
+        """Forget a group's offsets in all partitions, but not those of owners after `last_epoch`: a new group may have members already.
+
+        Return the number of partitions that had some.
 
         Raises:
             RequestError: The error of a node that failed, after all nodes were asked. The call may be repeated.
         """
-        request = peer_pb.WriteOffsetsRequest(metadata_revision=self._revision, group=group, forget=True)
+        request = peer_pb.WriteOffsetsRequest(
+            metadata_revision=self._revision, group=group, owner_epoch=last_epoch, forget=True
+        )
         answers = await asyncio.gather(
             *(
                 self._calls.ask(NodeId(node.node_id), request, self._offsets.write_offsets, call)

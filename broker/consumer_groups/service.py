@@ -227,14 +227,15 @@ class GroupsService:
         check_group_name(request.group)
         response = pb.DeleteGroupResponse(metadata_revision=self._metadata.revision)
         unknown: RequestError | None = None
+        last_epoch = self._metadata.applied_index
         try:
             done = await self.leader.execute(DeleteConsumerGroup(request.group), Done, call.deadline)
-            response.metadata_revision = done.revision
+            response.metadata_revision = last_epoch = done.revision
         except RequestError as error:
             if error.code != pb.UNKNOWN_GROUP:
                 raise
             unknown = error  # offsets may still exist: committed without members, or left by an interrupted call
-        response.partitions = await self._partitions.forget(request.group, call)
+        response.partitions = await self._partitions.forget(request.group, last_epoch, call)
         if unknown is not None and not response.partitions:
             raise unknown
         return response

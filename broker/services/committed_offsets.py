@@ -205,7 +205,7 @@ class OffsetsService:
         await self._locator.wait_revision(request.metadata_revision, call.deadline)
         response = peer_pb.WriteOffsetsResponse()
         if request.forget:
-            response.forgotten = await self._forget(request.group, call.deadline)
+            response.forgotten = await self._forget(request.group, request.owner_epoch, call.deadline)
             return response
         check_partitions(len(request.resets))
         results = await asyncio.gather(*(self._reset(request, part, call.deadline) for part in request.resets))
@@ -223,10 +223,12 @@ class OffsetsService:
             result.error.CopyFrom(error.detail)
         return result
 
-    async def _forget(self, group: str, deadline: float) -> int:
+    async def _forget(self, group: str, last_epoch: int, deadline: float) -> int:
         count = 0
         for topic_id, number in self._known_here(group):
             partition = self._locator.locate(topic_id, number)
+            if 0 < last_epoch < partition.offsets.of(group).owner_epoch:
+                continue  # opened by a member of a group that was created since the deletion
             # also forget offsets that a leader with a fast clock wrote
             before_ms = max(self._host.now_ms(), partition.replica.core.log.append_time_ms) + 1
             count += await partition.offsets.forget((group,), before_ms, deadline)

@@ -828,6 +828,33 @@ async def test_a_group_is_deleted_with_its_offsets(node: Harness) -> None:
     assert code_of(raised) == pb.UNKNOWN_GROUP
 
 
+async def test_a_deletion_keeps_the_offsets_of_a_member_that_joined_meanwhile(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its acknowledged commit was forgotten, and its next one was refused, because the offsets go after the group."""
+    topic = await node.topic(partitions=2)
+    await node.append(topic, batch(10))
+    part, idle = (topic.topic_id, 0), (topic.topic_id, 1)
+    first, second = Member(node, "m1"), Member(node, "m2")
+    await settle(node, first)
+    await first.open()
+    assert await first.commit(part, 4) == 0
+    await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
+    partitions = node.groups_service._partitions
+    forget = partitions.forget
+
+    async def late(*arguments: object) -> int:
+        await settle(node, second)
+        await second.open(part)
+        assert await second.commit(part, 7) == 0
+        return await forget(*arguments)
+
+    monkeypatch.setattr(partitions, "forget", late)
+    assert (await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())).partitions == 1
+    assert [opened.offset for opened in await second.open(part, idle)] == [7, -1]
+    assert await second.commit(part, 8) == 0
+
+
 async def test_a_group_of_commits_only_is_deleted_too(node: Harness) -> None:
     topic = await node.topic()
     await node.append(topic, batch(10))
