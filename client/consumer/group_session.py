@@ -399,7 +399,7 @@ class GroupSession:
         log.info("group_partitions_assigned consumer_group=%s partitions=%d", self._group, len(states))
         await self._tell(self.listener.on_assigned, frozenset(state.topic_partition for state in states))
         for state in states:
-            state.is_withheld = False
+            state.is_withheld = state.is_fenced  # the listener may have committed
         self._fetcher.wake()
         self._on_data()
         return True

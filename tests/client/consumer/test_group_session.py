@@ -614,6 +614,37 @@ async def test_an_offset_reset_restarts_a_member_and_fences_its_old_commit(broke
     assert [record.offset for record in found] == [8, 9]
 
 
+async def test_a_member_that_is_fenced_while_it_hears_of_its_partitions_gets_no_records(
+    broker: Harness, members: Members
+) -> None:
+    """They were handed out although another member reads them."""
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
+    refused: list[errors.RaftMQError] = []
+
+    class Committing(Listener):
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            if not self.heard:
+                deadline = broker.loop.time() + WAIT_SECONDS
+                await broker.groups_service.leader.execute(TakeGroupEpoch("g", False), Done, deadline)
+                (partition,) = broker.offsets._locator.here()
+                epoch = broker.metadata.state_machine.applied_index
+                await partition.offsets.reset(ResetOffset("g", epoch, 3), deadline)
+                try:
+                    await consumer.commit({part(0): 0})
+                except errors.FencedError as error:
+                    refused.append(error)
+            self._note("assigned", partitions)
+
+    heard = Committing()
+    consumer = members.make(TOPIC, listener=heard, enable_auto_commit=False)
+    async with consumer:
+        found = await until(lambda: heard.heard, consumer)
+        found += [record for records in (await consumer.getmany(timeout_ms=300)).values() for record in records]
+        assert refused
+        assert found == []
+
+
 @pytest.mark.parametrize("instance_id", [None, "one"])
 async def test_a_member_joins_again_when_a_reset_was_interrupted(
     broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch, instance_id: str | None
