@@ -65,6 +65,10 @@ class _Parcel(msgspec.Struct, frozen=True):
     lease: Lease
     received_at: float
 
+    def is_stale(self, now: float) -> bool:
+        """Return whether so much of the lease has passed that the message is given back. A blocked loop may have left nothing of it."""
+        return now - self.received_at >= self.lease.lease_seconds * BUFFERED_UNTIL
+
 
 class _Declined:
     """Settlements whose outcome nobody waits for: the leases end by themselves."""
@@ -259,17 +263,21 @@ class Intake:
             if not waiter.future.done():
                 waiter.messages = self._open(waiter.count)
                 if not waiter.messages:
-                    break  # all were damaged
+                    break  # all were damaged or stale
                 waiter.future.set_result(None)
             self._waiters.popleft()
         if self._buffer and self._sweep_handle is None:
             self._sweep_handle = self._loop.call_later(settings.QUEUE_SURPLUS_SECONDS, self._sweep)
 
     def _open(self, count: int) -> list[LeasedMessage]:
-        """Decode and hand out up to `count` buffered messages. Damaged ones are rejected."""
+        """Decode and hand out up to `count` buffered messages. Damaged ones are rejected, and stale ones given back."""
         opened: list[LeasedMessage] = []
+        now = self._loop.time()
         while self._buffer and len(opened) < count:
             parcel = self._buffer.popleft()
+            if parcel.is_stale(now):
+                parcel.lease.give_back()
+                continue
             found, lease = decode_message(parcel.block, parcel.at), parcel.lease
             if isinstance(found, DamagedMessage):
                 log.error("message_damaged partition=%d sequence=%d", lease.partition.partition, lease.sequence)
@@ -287,9 +295,8 @@ class Intake:
         now = self._loop.time()
         kept: deque[_Parcel] = deque()
         for parcel in self._buffer:
-            waited = now - parcel.received_at
-            is_surplus = len(kept) >= self._ahead and waited >= settings.QUEUE_SURPLUS_SECONDS
-            if is_surplus or waited >= parcel.lease.lease_seconds * BUFFERED_UNTIL:
+            is_surplus = len(kept) >= self._ahead and now - parcel.received_at >= settings.QUEUE_SURPLUS_SECONDS
+            if is_surplus or parcel.is_stale(now):
                 parcel.lease.give_back()
             else:
                 kept.append(parcel)

@@ -296,6 +296,25 @@ async def test_a_message_that_nobody_asks_for_is_given_back_uncounted(queue: Que
     assert (message.value, message.attempt) == (b"surplus", 1)
 
 
+async def test_a_message_whose_lease_ended_in_the_client_is_not_handed_out(queue: Queue, cluster: FakeCluster) -> None:
+    """The program blocked the event loop for longer than a lease. The message fetched ahead was handed out, although another may have it."""
+    fake = cluster.topics["jobs"].partitions[0].queue
+    fake.lease_ms = 1_000
+    await queue.put_many([b"0", b"1"])
+    found: list[tuple[bytes, int]] = []
+    async for message in queue:
+        found.append((message.value, message.attempt))
+        if len(found) == 1:
+            await message.ack()
+            await cluster.wait_queue(lambda: all(one.lease_until_ms for one in fake.messages.values()))
+            await asyncio.sleep(0.05)
+            time.sleep(1.1)  # noqa: ASYNC251 - as such a program does
+        else:
+            await message.ack()
+            break
+    assert found == [(b"0", 1), (b"1", 2)]
+
+
 async def test_async_iteration_returns_every_message_once(queue: Queue) -> None:
     await queue.put_many(b"%d" % n for n in range(20))
     found = []
