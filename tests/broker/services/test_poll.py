@@ -269,6 +269,26 @@ async def test_few_polls_at_once_wait_for_the_disk(monkeypatch):
         assert most == 2
 
 
+async def test_a_poll_that_waited_for_the_disk_is_told_of_a_recovery_meanwhile(monkeypatch):
+    """It read the records after the lost ones, and so its reader skipped these silently."""
+    async with running(Limits(cold_polls_max=1), recent_bytes_max=1) as node:
+        topic = await node.topic()
+        for sequence in range(3):  # memory keeps the last one
+            await node.append(topic, batch(1, sequence=sequence))
+        slots = node.log._poll._cold_slots
+        await slots.acquire()
+        poll = asyncio.create_task(node.log.poll(poll_request(topic, 0), node.call()))
+        await asyncio.sleep(0.01)
+        assert not poll.done()
+
+        def recovered(_self: PartitionLog, _offset: int, _group_id: int) -> None:
+            raise RequestError(pb.OFFSET_OUT_OF_RANGE, "records from offset 0 on were lost")
+
+        monkeypatch.setattr(PartitionLog, "check_reader", recovered)
+        slots.release()
+        assert [part.error.code for part in (await poll).partitions] == [pb.OFFSET_OUT_OF_RANGE]
+
+
 async def test_an_answer_from_disk_has_the_refusals_of_other_partitions_once():
     async with running(recent_bytes_max=1) as node:
         topic = await node.topic()
