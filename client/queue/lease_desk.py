@@ -136,7 +136,8 @@ class LeaseDesk:
     def _record_leaders(self) -> None:
         info = self._topic.known()
         addresses: dict[int, str] = {}
-        for group_id in info.group_ids if info is not None else ():
+        present = info.group_ids if info is not None else ()
+        for group_id in {*present, *self._renewals.held_groups()}:
             leader = self._resolver.leader(group_id)
             if leader is not None:
                 addresses[group_id] = self._resolver.address(leader)

@@ -71,6 +71,11 @@ class LeaseRenewals:
             for lease in leases:
                 self._held.pop(token_of(lease), None)
 
+    def held_groups(self) -> set[int]:
+        """Return the groups of the partitions with held leases. After a recovery these may be groups that their topic has no more."""
+        with self._lock:
+            return {group_id for group_id, _, _ in self._held}
+
     def record_leaders(self, addresses: Mapping[int, str]) -> None:
         """Store the leaders' addresses, by the partitions' groups."""
         with self._lock:
@@ -135,9 +140,11 @@ class LeaseRenewals:
     def _take_due(self, now: float) -> list[Lease]:
         """Return leases that are due at one broker. Each is scheduled again as if its renewal succeeded.
 
-        Those beyond the maximum of a request, or of one entry of their partition, are in the next call.
+        Those beyond the maximum of a request, or of one entry of their partition, are in the next call. So are those of another group of
+        the same partition, as it is after a recovery: an answer does not name groups.
         """
         found: list[Lease] = []
+        groups: dict[tuple[int, int], int] = {}
         in_group: Counter[int] = Counter()
         broker = ""
         for token, (due, reference) in list(self._held.items()):
@@ -152,7 +159,8 @@ class LeaseRenewals:
                 del self._held[token]
                 continue
             address = self._addresses.get(token[0], "")
-            if address and address == (broker or address):
+            place = lease.partition.topic_id, lease.partition.partition
+            if address and address == (broker or address) and groups.setdefault(place, token[0]) == token[0]:
                 broker = address
                 in_group[token[0]] += 1
                 found.append(lease)

@@ -221,3 +221,37 @@ async def test_leases_are_renewed_while_the_program_blocks_its_loop(is_settling:
     finally:
         done.set()
         await asyncio.to_thread(thread.join)
+
+
+def test_leases_from_before_and_after_a_recovery_are_renewed_apart() -> None:
+    """An answer names partitions and no groups. Both were in one call, and the thread ended, so that no lease was renewed any more."""
+    made = LeaseRenewals()
+    made.record_leaders({1: "a:1", 2: "a:1"})
+    old = [lease_of(5), lease_of(6)]
+    new = lease_of(7, partition=QueuePartition(9, 0, 2))
+    made.hold([*old, new], 100.0)
+    calls = []
+    while isinstance(call := made.next_call(110.0), GroupCall):
+        calls.append(sequences_in(call))
+        made.on_answer(call, answer(call, *[pb.OK] * len(calls[-1])), 110.0)
+    assert calls == [[5, 6], [7]]
+    assert made.renewed_total == 3
+
+
+async def test_a_lease_is_renewed_at_the_new_leader_after_a_recovery() -> None:
+    """Its partition has another group then, and the lease was renewed at the broker that was lost, until it ended unnoticed."""
+    async with FakeCluster(brokers=2) as cluster:
+        cluster.create_queue("jobs")
+        partition = cluster.topics["jobs"].partitions[0]
+        async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:
+            await queue.put(b"x")
+            message = await queue.get(lease_ms=1_000)
+            assert message is not None
+            lost = cluster.brokers[partition.leader]
+            partition.group_id += 1_000
+            cluster.move_leader("jobs", 0, 3 - partition.leader)
+            await lost.stop()
+            await asyncio.sleep(1.5)
+            partition.queue.expire(partition.queue.now_ms())
+            assert [one.attempts for one in partition.queue.messages.values() if one.lease_until_ms] == [1]
+            await message.ack()
