@@ -1139,7 +1139,7 @@ class AckRequest(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionAck, _Mapping]]] = ...) -> None: ...
 
 class PartitionAck(_message.Message):
-    __slots__ = ("topic_id", "partition", "session", "request", "operations", "first_sequences", "counts", "lease_numbers", "detail_numbers", "details", "put", "put_counts")
+    __slots__ = ("topic_id", "partition", "session", "request", "operations", "first_sequences", "counts", "lease_numbers", "detail_numbers", "details", "put", "put_counts", "group_id")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -1152,6 +1152,7 @@ class PartitionAck(_message.Message):
     DETAILS_FIELD_NUMBER: _ClassVar[int]
     PUT_FIELD_NUMBER: _ClassVar[int]
     PUT_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     topic_id: int
     partition: int
     session: int
@@ -1164,7 +1165,8 @@ class PartitionAck(_message.Message):
     details: _containers.RepeatedCompositeFieldContainer[AckDetail]
     put: bytes
     put_counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., session: _Optional[int] = ..., request: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[AckOperation, str]]] = ..., first_sequences: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., lease_numbers: _Optional[_Iterable[int]] = ..., detail_numbers: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[_Union[AckDetail, _Mapping]]] = ..., put: _Optional[bytes] = ..., put_counts: _Optional[_Iterable[int]] = ...) -> None: ...
+    group_id: int
+    def __init__(self, topic_id: _Optional[int] = ..., partition: _Optional[int] = ..., session: _Optional[int] = ..., request: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[AckOperation, str]]] = ..., first_sequences: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., lease_numbers: _Optional[_Iterable[int]] = ..., detail_numbers: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[_Union[AckDetail, _Mapping]]] = ..., put: _Optional[bytes] = ..., put_counts: _Optional[_Iterable[int]] = ..., group_id: _Optional[int] = ...) -> None: ...
 
 class AckDetail(_message.Message):
     __slots__ = ("delay_ms", "priority", "error", "is_uncounted", "lease_ms", "progress")

@@ -59,6 +59,7 @@ def build_chain(partition: QueuePartition, settlements: Sequence[Settlement], co
     return pb.PartitionAck(
         topic_id=partition.topic_id,
         partition=partition.partition,
+        group_id=partition.group_id,
         operations=[pb.ACCEPT] * count,
         first_sequences=[one.lease.sequence for one in settlements],
         counts=[1] * count,
@@ -75,7 +76,13 @@ def build_ack(
 
     Results follow the order of `settlements`. Runs are long when they are in the order of their sequences.
     """
-    ack = pb.PartitionAck(topic_id=partition.topic_id, partition=partition.partition, session=session, request=request)
+    ack = pb.PartitionAck(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        session=session,
+        request=request,
+        group_id=partition.group_id,
+    )
     places: dict[bytes, int] = {}
     run: tuple[int, int, int] | None = None
     following = -1

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from raftmq import Admin, Consumer, PartitionRecovery, Producer, Queue, Record, TopicPartition, Worker
+from raftmq import Admin, Consumer, Message, PartitionRecovery, Producer, Queue, Record, TopicPartition, Worker
 from raftmq.broker.node import Node
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.cli.doctor import recovery_findings
 from raftmq.client.admin.recovery import LostPartitions
-from raftmq.errors import FailedPreconditionError, OffsetOutOfRangeError
+from raftmq.errors import FailedPreconditionError, LeaseLostError, OffsetOutOfRangeError
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.storage.doctor import Severity
 from raftmq.types import GroupId
@@ -153,7 +153,7 @@ async def check_returned(nodes: Nodes, lost: Node, kept: Node, old: PartitionVie
     assert partition_of(back) == partition_of(kept)
 
 
-async def three_of_five(nodes: Nodes) -> tuple[GroupId, Node, list[Node], Node]:
+async def three_of_five(nodes: Nodes, kind: str = "log") -> tuple[GroupId, Node, list[Node], Node]:
     """Start five brokers, three of which have flights/0.
 
     Returns:
@@ -165,7 +165,7 @@ async def three_of_five(nodes: Nodes) -> tuple[GroupId, Node, list[Node], Node]:
     await until(lambda: len(first.view.metadata.core.membership.voters) == 5)
     by_id = {int(node.view.node_id): node for node in running}
     async with admin_of(first) as admin:
-        await admin.create_topic("flights", 1, 3)
+        await admin.create_topic("flights", 1, 3, kind=kind)
     old = partition_of(first)
     group_id = GroupId(old.group_id)
     kept, *lost = (by_id[replica.node_id] for replica in reversed(old.replicas))
@@ -349,3 +349,61 @@ async def test_messages_and_leases_of_a_queue_stay(nodes: Nodes) -> None:
         assert await queue.get(wait_ms=500) is None, "settled messages are not delivered again"
     (new,) = (group for group in kept.partitions if group != group_id)
     assert kept.partitions[new].replica.key.group_id > group_id
+
+
+async def leased_then_recovered(nodes: Nodes, first: Queue, group_id: GroupId, *brokers: Node) -> list[Message]:
+    """Recover a queue from a replica that knows the first of two messages, and neither lease. Return both messages, as they were leased."""
+    kept, other, *lost = brokers
+    await first.put(b"0")
+    end = kept.partitions[group_id].replica.core.last_index
+    await until(lambda: kept.partitions[group_id].replica.core.applied_index >= end)
+    await nodes.stop(kept)
+    await first.put(b"lost")
+    leased = [await first.get(), await first.get()]
+    await until(lambda: all(partition._session for partition in first._desk._settler._partitions.values()))
+    for node in lost:
+        await nodes.stop(node)
+    kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
+    await until(lambda: group_id in kept.partitions)
+    async with admin_of(other) as admin:
+        await until_lost(admin, int(kept.view.node_id))
+        await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+    return [one for one in leased if one is not None]
+
+
+async def test_a_lost_lease_does_not_settle_the_message_that_got_its_sequence(nodes: Nodes) -> None:
+    """The acknowledgement of a lost message accepted another one, at which another consumer was working. Had it died, nobody had worked it."""
+    group_id, kept, lost, other = await three_of_five(nodes, "queue")
+    servers = other.addresses.client
+    async with (
+        Queue("flights", bootstrap_servers=servers) as first,
+        Queue("flights", bootstrap_servers=servers) as second,
+    ):
+        _, lost_one = await leased_then_recovered(nodes, first, group_id, kept, other, *lost)
+        put = await second.put(b"new")
+        assert put.sequence == lost_one.sequence
+        found = [await second.get(wait_ms=10_000), await second.get(wait_ms=10_000)]
+        (new,) = (one for one in found if one is not None and one.value == b"new")
+        with pytest.raises(LeaseLostError):
+            await lost_one.ack()
+        await new.ack()
+
+
+async def test_a_lost_session_does_not_get_the_answers_of_the_session_that_got_its_number(nodes: Nodes) -> None:
+    """An acknowledgement was answered with the result of another consumer's, and was never applied."""
+    group_id, kept, lost, other = await three_of_five(nodes, "queue")
+    servers = other.addresses.client
+    async with (
+        Queue("flights", bootstrap_servers=servers) as first,
+        Queue("flights", bootstrap_servers=servers) as second,
+    ):
+        zero, _ = await leased_then_recovered(nodes, first, group_id, kept, other, *lost)
+        await second.put(b"new")
+        found = [await second.get(wait_ms=10_000), await second.get(wait_ms=10_000)]
+        again, new = sorted((one for one in found if one is not None), key=lambda one: one.sequence)
+        await new.ack()
+        outcomes = await asyncio.gather(zero.ack(), return_exceptions=True)
+        outcomes += await asyncio.gather(again.ack(), return_exceptions=True)
+        assert [outcome for outcome in outcomes if outcome is None] == [None], (
+            "one of two holders of a lease settled it"
+        )

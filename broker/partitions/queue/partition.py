@@ -197,6 +197,20 @@ class PartitionQueue:
         partition = self._host.metadata.state_machine.partition(self.replica.group_id)
         return 0 if partition is None else partition.partition
 
+    @property
+    def recovered_group(self) -> int:
+        """Return the Raft group if a recovery created it, else 0."""
+        group_id = self.replica.group_id
+        return group_id if self._host.metadata.state_machine.recovery(group_id) is not None else 0
+
+    def kept_end(self, group_id: int) -> int | None:
+        """Return the first sequence that may have been lost, and given again, since `group_id` led the partition. None: there is none."""
+        if group_id in (0, self.replica.group_id):
+            return None
+        metadata = self._host.metadata.state_machine
+        partition = metadata.partition(self.replica.group_id)
+        return metadata.kept_end_offset(partition, group_id) if partition is not None else None
+
     # ------------------------------------------------------------------------------------------------ messages
 
     def leased_facts(self, leased: Leased) -> MessageFacts | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftmq.broker.base.request_error import RequestError, timed_out
 from raftmq.broker.partitions.queue.chains import ChainAnswer
@@ -23,6 +23,8 @@ _CODES: Final[Mapping[int, pb.ErrorCode]] = {
     Code.LEASE_UNKNOWN: pb.LEASE_UNKNOWN,
 }
 """The protocol's code for the result of a single settlement."""
+SESSION_BITS: Final = 32
+"""The bits of a session's number in the protocol that the state machine knows. Those above are its Raft group if a recovery created that, else 0."""
 _REFUSALS: Final[Mapping[int, tuple[pb.ErrorCode, str]]] = {
     Code.UNKNOWN_SESSION: (
         pb.UNKNOWN_SESSION,
@@ -41,11 +43,23 @@ _REFUSALS: Final[Mapping[int, tuple[pb.ErrorCode, str]]] = {
 }
 
 
-def settle_command(ack: pb.PartitionAck, lease_ms: int) -> Settle:
+_NO_LEASE: Final = 0
+"""A number that no lease has."""
+
+
+class Tokens(NamedTuple):
+    """What identifies the settlements of a request, for the state machine."""
+
+    session: int
+    lease_numbers: tuple[int, ...]
+
+
+def settle_command(ack: pb.PartitionAck, tokens: Tokens, lease_ms: int) -> Settle:
     """Return the command of settlements. The rest of it is checked when it is submitted.
 
     Args:
         ack: The settlements.
+        tokens: Their tokens.
         lease_ms: The rest of a lease that is renewed without a time.
 
     Raises:
@@ -58,12 +72,12 @@ def settle_command(ack: pb.PartitionAck, lease_ms: int) -> Settle:
         pairs = zip(operations, numbers or [0] * len(operations), strict=False)
         numbers = [len(details) if code == pb.RENEW and not number else number for code, number in pairs]
     return Settle(
-        ack.session,
+        tokens.session,
         ack.request,
         operations,
         tuple(ack.first_sequences),
         tuple(ack.counts),
-        tuple(ack.lease_numbers),
+        tokens.lease_numbers,
         tuple(numbers),
         tuple(details),
     )
@@ -74,7 +88,7 @@ def settled_messages(ack: pb.PartitionAck) -> int:
     return sum(count for operation, count in zip(ack.operations, ack.counts, strict=False) if operation != pb.RENEW)
 
 
-def chain_command(ack: pb.PartitionAck) -> Chain:
+def chain_command(ack: pb.PartitionAck, tokens: Tokens) -> Chain:
     """Return the acceptances with messages to put. The numbers of these messages are checked when it is submitted.
 
     Raises:
@@ -88,7 +102,7 @@ def chain_command(ack: pb.PartitionAck) -> Chain:
     lengths = {len(column) for column in (ack.operations, ack.first_sequences, ack.counts)}
     if len(lengths) != 1 or any(ack.detail_numbers):
         raise RequestError(pb.INVALID_ARGUMENT, "the columns of the settlements do not fit together")
-    return Chain(ack.session, ack.request, tuple(ack.first_sequences), tuple(ack.lease_numbers), tuple(ack.put_counts))
+    return Chain(tokens.session, ack.request, tuple(ack.first_sequences), tokens.lease_numbers, tuple(ack.put_counts))
 
 
 def _detail(detail: pb.AckDetail, lease_ms: int) -> SettleDetail:
@@ -112,13 +126,16 @@ class Settlements:
         """Propose the settlements of one partition now. The future returns the result for `answer`. The messages to put are taken away."""
         try:
             queue = self._locator.locate(ack.topic_id, ack.partition)
+            tokens = _tokens_of(ack, queue)
             if ack.put or ack.put_counts:
-                return self._begin_chain(queue, ack, principal)
-            return queue.commands.submit(settle_command(ack, queue.config().lease_ms))
+                return self._begin_chain(queue, ack, tokens, principal)
+            return queue.commands.submit(settle_command(ack, tokens, queue.config().lease_ms))
         except RequestError as error:
             return error
 
-    def _begin_chain(self, queue: PartitionQueue, ack: pb.PartitionAck, principal: Principal) -> asyncio.Future[object]:
+    def _begin_chain(
+        self, queue: PartitionQueue, ack: pb.PartitionAck, tokens: Tokens, principal: Principal
+    ) -> asyncio.Future[object]:
         if Right.PRODUCE not in principal.rights:
             raise RequestError(
                 pb.PERMISSION_DENIED,
@@ -126,7 +143,7 @@ class Settlements:
             )
         batch = ack.put
         ack.ClearField("put")  # the request waits for its answer, and its messages are counted as uncommitted data
-        return queue.chains.submit(chain_command(ack), batch)
+        return queue.chains.submit(chain_command(ack, tokens), batch)
 
     def answer(self, ack: pb.PartitionAck, begun: asyncio.Future[object] | RequestError) -> pb.PartitionAckResult:
         """Return the answer as of now. Undecided settlements have run out of time."""
@@ -154,7 +171,7 @@ class Settlements:
             queue = self._locator.locate(ack.topic_id, ack.partition)
         except RequestError:
             return []  # deleted since then
-        runs = zip(ack.operations, ack.first_sequences, ack.counts, ack.lease_numbers, strict=True)
+        runs = zip(ack.operations, ack.first_sequences, ack.counts, _lease_numbers(ack, queue), strict=True)
         return [
             _lease_left_ms(queue, range(first, first + count), number) if operation == pb.RENEW else 0
             for operation, first, count, number in runs
@@ -181,7 +198,28 @@ class Settlements:
                 raise _refusal(opened)
         except RequestError as error:
             return pb.PartitionSession(partition=partition, error=error.detail)
-        return pb.PartitionSession(partition=partition, session=opened.session)
+        return pb.PartitionSession(partition=partition, session=queue.recovered_group << SESSION_BITS | opened.session)
+
+
+def _tokens_of(ack: pb.PartitionAck, queue: PartitionQueue) -> Tokens:
+    """Return the tokens of settlements as the partition's present group knows them. After a recovery it gives lost ones again.
+
+    Raises:
+        RequestError: UNKNOWN_SESSION for a session of another group. Its number may be that of another consumer's session here.
+    """
+    group_id, session = divmod(ack.session, 1 << SESSION_BITS)
+    if ack.session and group_id != queue.recovered_group:
+        raise _refusal(Refused(Code.UNKNOWN_SESSION))
+    return Tokens(session, _lease_numbers(ack, queue))
+
+
+def _lease_numbers(ack: pb.PartitionAck, queue: PartitionQueue) -> tuple[int, ...]:
+    """Return the lease number of each run, `_NO_LEASE` for a run that ends after the messages which recoveries since the lease kept."""
+    numbers, end = tuple(ack.lease_numbers), queue.kept_end(ack.group_id)
+    if end is None:
+        return numbers
+    runs = zip(ack.first_sequences, ack.counts, numbers, strict=False)
+    return tuple(number if first + count <= end else _NO_LEASE for first, count, number in runs)
 
 
 def _lease_left_ms(queue: PartitionQueue, sequences: range, lease_number: int) -> int:
