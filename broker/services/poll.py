@@ -386,9 +386,8 @@ class PollService:
                         raise want.refusal
                     if want.found is None:  # not confirmed: the answer was full before
                         continue
-                    log = self.locator.locate(
-                        want.topic_id, want.partition
-                    )  # it may have been closed or recovered since
+                    # it may have been closed or recovered since
+                    log = self.locator.locate(want.topic_id, want.partition)
                     log.check_reader(want.offset, want.group_id)
                     if log.is_readable(want.offset):
                         entries = await log.read(want.offset, min(want.bytes_max, bytes_max - answer.bytes))
