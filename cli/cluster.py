@@ -210,7 +210,8 @@ def remove(
     """Remove a broker permanently. Its data directory is refused from then on.
 
     The command shows the broker's replicas, then asks for confirmation. A running broker must be empty: see raftmq
-    cluster drain. A dead broker that still holds replicas needs --force.
+    cluster drain. A dead broker that still holds replicas needs --force: first make sure that it stays stopped. Records
+    that only it has are given up. The command names the partitions that have no majority within reach.
     """
     given_up = " and give up the data on it" if force else ""
     if not yes:

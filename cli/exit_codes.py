@@ -146,6 +146,7 @@ def sentence_of(error: RaftMQError, *, is_question: bool = False) -> str:
 
 def in_options(sentence: str) -> str:
     """Replace parameters of the SDK in a sentence by the options that set them."""
+    sentence = sentence.replace("set auto_balance to false", "give --no-auto")
     return _PARAMETER.sub(
         lambda found: OPTIONS_OF_PARAMETERS[found[1]] + (f" {found[2]}" if found[2] else ""), sentence
     )

@@ -31,7 +31,8 @@ def init(
 
     Give the client addresses of all of them. The first one forms the cluster, and the others join it. Nothing is formed
     while one of them, or of the brokers named by its --join, does not answer. If one of them belongs to a cluster, the
-    command prints that cluster's id and changes nothing, so it may be repeated at each start.
+    command prints that cluster's id and changes nothing, so it may be repeated at each start. When the time of --wait is
+    over, it ends with the obstacle and exit code 3, or 5 if a cluster may have been formed.
     """
     formed = _form(bootstrap_servers, wait)
     if output is Output.JSON:

@@ -57,7 +57,8 @@ def metadata(
 
     Without --unsafe the command only shows the metadata of the directory: of all surviving brokers, use the one
     with the highest term, and among these the highest index. Changes of metadata that it lacks are lost: topics, moves,
-    consumer groups. Stop all brokers of the cluster first. See the guide to lost majorities.
+    consumer groups. Stop all brokers of the cluster first. Run the command as the user of the broker, which cannot open
+    files of another one. See the guide to lost majorities.
     """
     found = _read(data_dir)
     if not unsafe:
@@ -94,7 +95,9 @@ def rejoin(
 ) -> None:
     """Let a stopped broker leave its old cluster, so that it can join the recovered one with its partitions' data.
 
-    Start it afterwards with --join and the peer address of the recovered broker. Its own metadata is given up.
+    Start it afterwards with --join and the peer address of the recovered broker, and never with --bootstrap, which would
+    form another cluster without the data of its partitions. Its own metadata is given up: it is moved to trash/ and
+    deleted ten minutes later. Run the command as the user of the broker, which cannot open files of another one.
     """
     found = _read(data_dir)
     if not unsafe:
@@ -166,11 +169,11 @@ def _print(found: StoredMetadata, output: Output, result: str) -> None:
         print(f"broker {found.broker_id} is the only metadata voter of the new cluster {found.cluster_id}: start it")
         others = brokers(found.other_brokers)
         print(
-            f"on the brokers that survive ({others or 'none'}): raftmq recover rejoin, then start with --join and the peer address of this one"
+            f"on the brokers that survive ({others or 'none'}): raftmq recover rejoin, then start with --join and the peer address of this one, without --bootstrap"
         )
     elif result == "left":
         print(
-            f"broker {found.broker_id} left cluster {found.cluster_id}: start it with --join and the peer address of a broker"
+            f"broker {found.broker_id} left cluster {found.cluster_id}: start it with --join and the peer address of the recovered broker, without --bootstrap"
         )
     else:
         for line in _lines(found):

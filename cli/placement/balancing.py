@@ -125,7 +125,7 @@ def balancing(
             "--moves",
             parser=WholeNumber(1, COUNT_MAX),
             metavar="N",
-            help="Maximum number of partitions that move simultaneously.",
+            help="Maximum number of partitions that move simultaneously, from 1 to 1000.",
         ),
     ] = None,
     rate: Annotated[
@@ -134,8 +134,8 @@ def balancing(
             "--rate",
             parser=parse_byte_rate,
             metavar="RATE",
-            help="Maximum rate at which each broker sends the data of moves, such as 50MiB/s, or unlimited. Repair is "
-            "never slowed.",
+            help="Maximum rate at which each broker sends the data of moves, such as 50MiB/s (at least 64KiB/s), or "
+            "unlimited. Repair is never slowed.",
         ),
     ] = None,
     bootstrap_servers: BootstrapOption = DEFAULT_BOOTSTRAP,

@@ -80,8 +80,10 @@ def recover(
     """Revive a partition that has lost its majority from one replica. Acknowledged records may be lost.
 
     The partition gets a new group that continues the data of this replica, and then new replicas on other brokers. The
-    old group is never served again: its other replicas are deleted when their brokers return. Stop brokers that still
-    run but cannot be reached from the others before. The command names the possible loss, then asks for confirmation.
+    old group is never served again: when their brokers return, its other replicas are moved to trash/ and deleted ten
+    minutes later. Before the command, stop brokers that still run but cannot be reached from the others. Of several
+    replicas that are served, keep the one with the highest committed index, and among equal ones the highest end (raftmq
+    cluster recover). The command names the possible loss, then asks for confirmation.
     """
     if not unsafe:
         raise CommandError(

@@ -76,7 +76,8 @@ def test_a_broker_leaves_its_cluster_after_a_question(cluster: LocalCluster) -> 
     assert f"Let broker 1 leave cluster {before['cluster_id']}?" in declined.stderr.decode()
     done = raftmq(cluster, "recover", "rejoin", directory, "--unsafe", "--yes")
     assert done.stdout.decode() == (
-        f"broker 1 left cluster {before['cluster_id']}: start it with --join and the peer address of a broker\n"
+        f"broker 1 left cluster {before['cluster_id']}: start it with --join and the peer address of the recovered broker, without "
+        "--bootstrap\n"
     )
     for command in ("metadata", "rejoin"):
         again = raftmq(cluster, "recover", command, directory, "--unsafe", "--yes")
