@@ -227,7 +227,7 @@ class GroupsService:
         check_group_name(request.group)
         response = pb.DeleteGroupResponse(metadata_revision=self._metadata.revision)
         unknown: RequestError | None = None
-        last_epoch = self._metadata.applied_index
+        last_epoch: int = self._metadata.applied_index
         try:
             done = await self.leader.execute(DeleteConsumerGroup(request.group), Done, call.deadline)
             response.metadata_revision = last_epoch = done.revision
