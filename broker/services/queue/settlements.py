@@ -48,7 +48,7 @@ _NO_LEASE: Final = 0
 
 
 class Tokens(NamedTuple):
-    """What identifies the settlements of a request, for the state machine."""
+    """The tokens of a request's settlements, as the state machine knows them."""
 
     session: int
     lease_numbers: tuple[int, ...]

@@ -8,7 +8,7 @@ from pathlib import Path
 from raftmq.broker.partitions.queue.commands import ENTRY_BYTES_MAX
 from raftmq.client.codec.queue_batch import TimeColumns
 from raftmq.fsm.queue.commands import NEVER, Lease, Operation, PutSchedule, Settle
-from raftmq.fsm.queue.results import Code
+from raftmq.fsm.queue.results import Code, Leased, Settled
 
 from tests.support.broker.harness import running
 from tests.support.broker.queue_node import queue_node
@@ -43,5 +43,8 @@ async def test_a_lease_that_meets_expired_messages_leaves_work_for_the_settlemen
         settled = queue.commands.submit(
             Settle(0, 0, (Operation.ACCEPT,), (message.sequence,), (1,), (message.lease_number,))
         )
-        assert (await settled).codes == (Code.OK,)
-        assert not (await leased).counts
+        first, last = await settled, await leased
+        assert isinstance(first, Settled)
+        assert isinstance(last, Leased)
+        assert first.codes == (Code.OK,)
+        assert not last.counts
