@@ -184,7 +184,7 @@ class Controller:
     async def _refresh_sizes(self, machine: Metadata) -> None:
         """Ask for the sizes of partitions if that is due, and plan with them. Sooner if an operator wants a rebalancing."""
         balancing, now = machine.balancing, self._host.loop.time()
-        if not balancing.may_move_replicas or self._agenda.waiting or machine.unsettled_partitions():
+        if not balancing.may_move_replicas or self._agenda.waiting or self._unsettled(machine):
             return
         is_wished = balancing.rebalance == REBALANCE_REPLICAS
         interval = self._host.timing.size_check_seconds
@@ -275,9 +275,12 @@ class Controller:
             log.info("moves_begun", partitions=len(results) - len(refused))
 
     def _is_rebalanced(self, machine: Metadata) -> bool:
-        """Return whether the wish for one rebalancing is fulfilled: nothing is planned, nothing moves, and preferred leaders lead."""
+        """Return whether the wish for one rebalancing is fulfilled: nothing is planned, nothing moves, and preferred leaders lead.
+
+        Partitions that have lost their majority do not count. Otherwise the wish would stand until they are recovered or deleted.
+        """
         available = self._agenda.available
-        if not self.is_at_rest(machine) or machine.unsettled_partitions():
+        if not self.is_at_rest(machine) or self._unsettled(machine):
             return False
         return all(
             self._leader_of(group_id) == partition.replicas[0].node_id
@@ -286,7 +289,18 @@ class Controller:
             if (partition := machine.partition(group_id)) is not None
             and partition.replicas
             and partition.replicas[0].node_id in available
+            and not self._is_stopped(partition)
         )
+
+    def _unsettled(self, machine: Metadata) -> list[PartitionView]:
+        """Return the partitions that move or are rebuilt, without those that have lost their majority: they cannot."""
+        return [partition for partition in machine.unsettled_partitions() if not self._is_stopped(partition)]
+
+    def _is_stopped(self, partition: PartitionView) -> bool:
+        """Return whether a partition has no leader, and cannot elect one because at most half of its brokers are connected."""
+        node_ids = {replica.node_id for replica in (*partition.replicas, *partition.retiring)}
+        connected = sum(1 for node_id in node_ids if self._is_connected(node_id))
+        return 2 * connected <= len(node_ids) and not self._is_led(partition.group_id)
 
     def _is_connected(self, node_id: int) -> bool:
         return self._host.is_connected(NodeId(node_id))

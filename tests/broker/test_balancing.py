@@ -14,6 +14,7 @@ from raftmq.broker.services.call import Call
 from raftmq.fsm.metadata_commands import (
     Done,
     MetadataCommand,
+    RemoveNode,
     SetBalancing,
     SetNodeState,
     SetReplicationFactor,
@@ -111,6 +112,23 @@ async def test_a_broker_that_joins_stays_empty_while_balancing_is_paused(nodes: 
     await change([one, two, third], SetBalancing(rebalance="replicas"))
     await until(lambda: sorted(counts(one)) == [1, 1, 2] and is_settled(one))
     await until(lambda: not one.view.metadata.state_machine.balancing.rebalance)
+
+
+async def test_a_wish_to_rebalance_ends_although_partitions_have_lost_their_majority(nodes: Nodes) -> None:
+    """It stood until they were recovered or deleted, and balanced all the time although automatic balancing was off."""
+    one, two, third = running = await cluster_of(nodes, 3)
+    await three_voters(one)
+    await new_topic(one, 3, 1)
+    await change(running, SetBalancing(auto_balance=False))
+    await nodes.stop(third)
+    running.remove(third)
+    await until(lambda: not one.view.is_connected(third.view.node_id) and not two.view.is_connected(third.view.node_id))
+    await change(running, RemoveNode(third.view.node_id, is_forced=True))
+    assert not is_settled(await leader(running))
+    await change(running, SetBalancing(rebalance="replicas"))
+    for node in running:
+        await until(lambda node=node: not node.view.metadata.state_machine.balancing.rebalance)
+    assert not is_settled(one)
 
 
 async def test_a_draining_broker_empties_and_hands_its_leaderships_and_its_vote_over(nodes: Nodes) -> None:
