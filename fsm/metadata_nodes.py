@@ -156,14 +156,14 @@ def drain_refusal(nodes: Iterable[NodeView], topics: Iterable[TopicView], node_i
     """Return why a node cannot be drained, or None: each topic's replicas need as many other active nodes."""
     others = sum(1 for node in nodes if node.state == ACTIVE and node.node_id != node_id)
     if others == 0:
-        return Rejected(codes.CONFLICT, f"broker {node_id} is the only active broker")
+        return Rejected(codes.CONFLICT, f"broker {node_id} is the only active broker: add another one first")
     widest = max(topics, key=lambda topic: topic.replication_factor, default=None)
     if widest is None or widest.replication_factor <= others:
         return None
     return Rejected(
         codes.CONFLICT,
-        f"topic {widest.name} wants {widest.replication_factor} replicas, and without broker {node_id} there are only {others} "
-        "active brokers: add a broker first, or lower the replication factor",
+        f"topic {widest.name} wants {widest.replication_factor} replicas, and only {others} active "
+        f"{'broker remains' if others == 1 else 'brokers remain'} without broker {node_id}: add a broker first, or lower the replication factor",
     )
 
 

@@ -151,7 +151,9 @@ class BrokerConfig:
         "number of brokers with which the cluster begins. Until so many have joined (or 3), a topic that is created without a "
         "replication factor waits for them",
     )
-    metadata_voters: int = _key(3, parse_voters, "number of voters of the metadata group: 1, 3 or 5")
+    metadata_voters: int = _key(
+        3, parse_voters, "number of voters of the metadata group, the same on all brokers: 1, 3 or 5"
+    )
     writer_threads: int = _key(4, integer_between(1, 64), "number of threads that commit to disk")
     partitions_max: int = _key(
         _LIMITS.partitions_max, integer_between(1, 100_000), "maximum number of partition replicas on this broker"

@@ -231,7 +231,7 @@ class Replica(Generic[MachineT]):
         if self.core.role is Role.LEADER and not self.is_closed:
             raise RequestError(
                 pb.NO_LEADER,
-                f"the leader of group {self.group_id} is being confirmed; try again",
+                f"the leader of group {self.group_id} is being confirmed",
                 retry_after_ms=_UNCONFIRMED_RETRY_MS,
             )
         raise self.not_leader()
@@ -265,7 +265,7 @@ class Replica(Generic[MachineT]):
         if node_id == 0:
             return RequestError(
                 pb.NO_LEADER,
-                f"group {self.group_id} has no leader at the moment; try again",
+                f"group {self.group_id} has no leader at the moment",
                 retry_after_ms=_LEADERLESS_RETRY_MS,
             )
         return RequestError(
