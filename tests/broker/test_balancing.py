@@ -126,8 +126,8 @@ async def test_a_wish_to_rebalance_ends_although_partitions_have_lost_their_majo
     await change(running, RemoveNode(third.view.node_id, is_forced=True))
     assert not is_settled(await leader(running))
     await change(running, SetBalancing(rebalance="replicas"))
-    for node in running:
-        await until(lambda node=node: not node.view.metadata.state_machine.balancing.rebalance)
+    machines = [node.view.metadata.state_machine for node in running]
+    await until(lambda: not any(machine.balancing.rebalance for machine in machines))
     assert not is_settled(one)
 
 
