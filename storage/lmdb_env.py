@@ -153,7 +153,9 @@ class committing:  # noqa: N801 -- as above: entered for every write
     """Translate LMDB's errors of a transaction on a live file.
 
     A full map is detected when pages are allocated, before anything is written: the transaction was aborted and may be tried
-    again. A full volume is detected while pages or the meta page are written: the outcome is unknown, as after any other error.
+    again. Damage is detected in pages that are read in order to change them, or the free list, also before anything is written: only this
+    replica is concerned, and ending the process would not help, since the next one would meet the same page. A full volume is
+    detected while pages or the meta page are written: the outcome is unknown, as after any other error.
     """
 
     __slots__ = ("_key",)
@@ -169,6 +171,8 @@ class committing:  # noqa: N801 -- as above: entered for every write
     ) -> None:
         if isinstance(error, lmdb.MapFullError):
             raise StorageFullError(self._key, f"the file's map is full: {error}") from error
+        if isinstance(error, DAMAGE_ERRORS):
+            raise DamagedReplicaError(self._key, f"cannot be changed: {error}") from error
         if isinstance(error, lmdb.Error):
             raise CommitFailedError(self._key, f"commit failed: {error}") from error
 

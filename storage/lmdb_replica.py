@@ -321,8 +321,8 @@ class LmdbReplica(LmdbFile):
         """Delete up to `rows_max` rows before the truncation point. Return True if more are left."""
         environment = self.environment
         self._touch(self.key)
-        with environment.begin() as look:
-            first = self._first_index(look)
+        with reading(self.key), environment.begin() as look:
+            first = self._checked(lambda: self._first_index(look))
         end = self.meta.position.index + 1
         if first is None or first >= end:
             return False

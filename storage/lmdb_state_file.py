@@ -176,7 +176,7 @@ class LmdbStateFile(LmdbFile):
         """Delete the first rows of a range, and the bodies of deleted locations. Return True if as many as `rows_max` were found."""
         self._touch(self.key)
         with self._writing:
-            with self.environment.begin() as look, look.cursor(self._databases.rows) as cursor:
+            with reading(self.key), self.environment.begin() as look, look.cursor(self._databases.rows) as cursor:
                 found = list(itertools.islice(_keys(cursor, *rows), rows_max))
             if found:
                 with committing(self.key), self.environment.begin(write=True) as transaction:

@@ -99,8 +99,8 @@ class LogStore(Protocol):
     def append_batch(self, updates: Sequence[tuple[ReplicaKey, Update]]) -> None:
         """Make all updates durable in one transaction per replica. On return all are on disk.
 
-        `StorageFullError` names a replica of whose updates nothing was applied. Replicas before it in the batch are
-        written, and replicas after it are not. Any other error must end the process.
+        `StorageFullError` or `DamagedReplicaError` names a replica of whose updates nothing was applied. Replicas before it in the
+        batch are written, and replicas after it are not. Any other error must end the process.
         """
         ...
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 
 import lmdb
 import pytest
@@ -21,11 +22,14 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_scan import Verify
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.replica_codec import FORMAT_WITH_STATE_FILE, IDENTITY_KEY, META_KEY, Identity, encode_identity
+from raftmq.storage.state_store import StateWrite, location_key
+from raftmq.storage.writer_threads import Completion, WriterThreads
 from raftmq.types import GroupId, ReplicaId, Term
 
 from tests.support.storage.log_builder import (
     KEY,
     MAP_BYTES,
+    OTHER,
     LogBuilder,
     append,
     hard,
@@ -35,6 +39,7 @@ from tests.support.storage.log_builder import (
     offset,
     position_after,
     renumber,
+    truncate,
 )
 
 MIB = 1 << 20
@@ -341,3 +346,69 @@ def test_builds_without_the_verifier_read_every_page(
     assert find_problem(path) is None
     (directory / "no database").write_bytes(b"x" * 10000)
     assert find_problem(directory / "no database") is not None
+
+
+# ---------------------------------------------------------------------------------------------------- found by a write
+
+
+def page_of(path: Path, row: bytes) -> int:
+    """Return where in the file the kind of the last page with these bytes is."""
+    return path.read_bytes().rfind(row) // 4096 * 4096 + 10
+
+
+def test_damage_that_a_write_meets_is_no_failed_commit(tmp_path: Path) -> None:
+    """It ended the process, and the next one met the same page seconds later: an opening does not read old entries."""
+    entries = LogBuilder().many(3000, b"x" * 100)
+    with lmdb_store(tmp_path) as store:
+        store.create(KEY, initial_state(), [])
+        store.open(KEY)
+        append(store, *entries)
+        truncate(store, entries[2500])
+        store.close(KEY)
+        with flipped(
+            store.path(KEY),
+            [page_of(store.path(KEY), encode_key(entries[1000].index) + encode_entry(entries[1000]))],
+            1,
+        ):
+            store.open(KEY)
+            with pytest.raises(DamagedReplicaError, match="PAGE_NOTFOUND"):
+                while store.delete_truncated(KEY, 256):
+                    pass
+
+
+def test_damage_that_an_append_meets_is_reported_for_its_replica(tmp_path: Path) -> None:
+    entries = LogBuilder().many(3000, b"x" * 100)
+    done: Queue[Completion] = Queue()
+    with lmdb_store(tmp_path) as store:
+        writers = WriterThreads(store, 1, on_done=lambda some: [done.put(one) for one in some], on_error=done.put)
+        for key in (KEY, OTHER):
+            store.create(key, initial_state(), [])
+            store.open(key)
+        append(store, *entries)
+        store.close(KEY)
+        with flipped(
+            store.path(KEY),
+            [page_of(store.path(KEY), encode_key(entries[1000].index) + encode_entry(entries[1000]))],
+            1,
+        ):
+            store.open(KEY)
+            replacing = replace(entries[900], term=Term(7))
+            writers.submit(KEY, Update(hard(7), (replacing,)), "damaged")
+            writers.submit(OTHER, Update(entries=LogBuilder().many(1)), "intact")
+            found = {one.token: one.error for one in (done.get(timeout=30), done.get(timeout=30))}
+        assert isinstance(found["damaged"], DamagedReplicaError)
+        assert found["intact"] is None
+        writers.close()
+
+
+def test_damage_that_a_write_back_meets_is_no_failed_commit(tmp_path: Path) -> None:
+    rows = [(location_key(1, number), b"x" * 100) for number in range(3000)]
+    with lmdb_store(tmp_path) as store:
+        store.create_with_state_file(KEY, initial_state())
+        store.open(KEY)
+        store.write_state(KEY, StateWrite(index(6), tuple(rows)))
+        store.close(KEY)
+        with flipped(store.state_path(KEY), [page_of(store.state_path(KEY), b"".join(rows[1000]))], 2):
+            store.open(KEY)
+            with pytest.raises(DamagedReplicaError):
+                store.write_state(KEY, StateWrite(index(6), ((rows[1000][0], b"changed"),)))

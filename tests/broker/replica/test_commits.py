@@ -12,6 +12,7 @@ from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp, encode_change
 from raftmq.raft.messages import AppendRequest, VoteRequest
+from raftmq.storage.errors import DamagedReplicaError
 from raftmq.storage.log_store import ReplicaKey
 
 from tests.support.broker.engine_cluster import SLOW_TIMING, EngineCluster, data
@@ -183,6 +184,24 @@ async def test_a_defect_that_prevents_writing_state_stops_its_replica():
         leader.state_machine.take_dirty_rows = fail
         cluster.nodes[leader.replica_id].engine.commits.flush_state(leader)
         await until(lambda: leader.is_closed)
+
+
+async def test_damage_that_a_write_meets_stops_its_replica_alone(monkeypatch):
+    async with EngineCluster() as cluster:
+        replica = cluster.nodes[1].add(GROUP, founder_state(Membership((1, 2, 3))))
+        node = cluster.nodes[1]
+        await turn_until(lambda: not replica.is_dirty)
+        damage = DamagedReplicaError(replica.key, "cannot be changed: MDB_PAGE_NOTFOUND")
+
+        def damaged(updates):
+            raise damage
+
+        monkeypatch.setattr(node.store, "append_batch", damaged)
+        entry = Entry(6, 6, EntryKind.EMPTY, 0, 0, 0, b"")
+        node.engine.on_message(2, GROUP, AppendRequest(2, 1, 6, 5, 5, (entry,), 5))
+        await turn_until(lambda: replica.is_closed)
+        assert node.broken == [(GROUP, damage)]
+        assert node.engine.inbound_bytes == 0
 
 
 async def test_a_change_of_membership_stays_committed_on_disk_when_its_write_ends_in_a_later_term():
