@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with _opened(path) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sync_file(path: Path) -> None:
@@ -35,8 +34,22 @@ def make_directory(path: Path) -> None:
 
 
 def replace_file(source: Path, target: Path) -> None:
-    """Rename `source`, which must be synced, to `target`. After a crash the name shows the old or the new file, complete."""
-    source.replace(target)
-    sync_directory(target.parent)
-    if source.parent != target.parent:
-        sync_directory(source.parent)
+    """Rename `source`, which must be synced, to `target`. After a crash the name shows the old or the new file, complete.
+
+    The directories are opened before the rename, so a lack of descriptors leaves both names as they were.
+    """
+    with _opened(target.parent) as into, _opened(source.parent) as out_of:
+        source.replace(target)
+        os.fsync(into)
+        if source.parent != target.parent:
+            os.fsync(out_of)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    """Yield a descriptor of a directory."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -8,6 +8,7 @@ kills the process. The same file is never opened twice in a process: its fcntl l
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -32,6 +33,8 @@ DAMAGE_ERRORS = (
 )
 """LMDB's errors for damaged pages (NotFound: a database is missing). Any other error of a read comes from the operating system or
 from a limit, and is no reason to give up a healthy replica."""
+
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _SPARE_TRANSACTIONS = 4
 """Read transactions kept for reuse per file, as many as the broker has reader threads."""
@@ -124,6 +127,14 @@ def is_volume_full(error: BaseException) -> bool:
     return isinstance(error, lmdb.DiskError) or "No space left" in str(error)
 
 
+def is_out_of_resources(error: BaseException) -> bool:
+    """Return whether the operating system has no descriptor or memory for an opening. LMDB's error has the system's text, but no number."""
+    if isinstance(error, OSError):
+        return error.errno in _OUT_OF_RESOURCES
+    texts = map(os.strerror, _OUT_OF_RESOURCES)
+    return isinstance(error, lmdb.Error) and any(text in str(error) for text in texts)
+
+
 class reading:  # noqa: N801 -- a context like those of contextlib, but entered for every look at a file
     """Translate LMDB's errors of a read."""
 
@@ -186,6 +197,8 @@ def building(key: ReplicaKey, temporary: Path) -> Iterator[None]:
         remove_environment(temporary)
         if isinstance(error, lmdb.MapFullError) or is_volume_full(error):
             raise StorageFullError(key, f"no room for a new file: {error}") from error
+        if is_out_of_resources(error):
+            raise StorageUnavailableError(key, f"a new file cannot be opened now: {error}") from error
         if isinstance(error, (lmdb.Error, OSError)):
             raise CommitFailedError(key, f"a new file could not be written: {error}") from error
         raise

@@ -77,7 +77,10 @@ class LogStore(Protocol):
     """The stored replicas of one node. Every value read is checked by its CRC32C, and damage raises `DamagedReplicaError`."""
 
     def create(self, key: ReplicaKey, restored: RestoredState, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Create a new replica's file with this state and no entries, durable on return. Raises `ReplicaExistsError`."""
+        """Create a new replica's file with this state and no entries, durable on return.
+
+        Raises `ReplicaExistsError`, or `StorageFullError` or `StorageUnavailableError`, after which there is no file.
+        """
         ...
 
     def open(self, key: ReplicaKey) -> RestoredState:
@@ -109,7 +112,8 @@ class LogStore(Protocol):
     ) -> None:
         """Replace the whole log and state by a snapshot: write a new file, sync it and swap it in by one atomic rename.
 
-        The replica must be open and stays open. After `StorageFullError` it is unchanged.
+        The replica must be open and stays open. After `StorageFullError` it is unchanged. After `StorageUnavailableError` it must be
+        closed: the old file or the new one is under its name.
         """
         ...
 

@@ -10,8 +10,13 @@ from raftmq.types import METADATA_GROUP_ID, GroupId
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
-FILES_PER_REPLICA = 3
+DESCRIPTORS_PER_FILE = 3
 """File descriptors of an open LMDB file: the data, once more for synchronous writes, and the lock file."""
+FILES_PER_REPLICA_MAX = 2
+"""LMDB files of a replica: that of the log, and that of a queue's state. Which kinds of topics will be created is not known, so that room
+is kept for two."""
+DESCRIPTORS_PER_REPLICA = FILES_PER_REPLICA_MAX * DESCRIPTORS_PER_FILE
+"""File descriptors that are kept for a replica."""
 CHANNELS_PER_PEER = 4
 """Connections to one peer, and as many from it: control, appends, snapshots, requests."""
 FILES_PER_PEER = 2 * CHANNELS_PER_PEER
@@ -189,18 +194,20 @@ class Limits:
     copy of each crosses the network and is written by one broker."""
 
 
-def within_open_files(limits: Limits, open_files_max: int, replicas: int = 0) -> Limits:
-    """Return the limits of a process that may open `open_files_max` files and has `replicas` replica files already.
+def within_open_files(limits: Limits, open_files_max: int, replica_files: int = 0) -> Limits:
+    """Return the limits of a process that may open `open_files_max` files and has so many files of replicas already.
 
-    Replicas get what `connection_files_max` leaves, but always one. Connections get what replicas leave.
+    Replicas get what `connection_files_max` and the metadata's replica leave, but always one, so that a broker with as many can be
+    restarted (`why_process_is_too_small`). Connections get what replicas leave.
     """
-    reserved = min(limits.connection_files_max, open_files_max // 2)
-    affordable = max(1, (open_files_max - reserved) // FILES_PER_REPLICA)
+    reserved = min(limits.connection_files_max, open_files_max // 2) + DESCRIPTORS_PER_FILE
+    affordable = max(1, (open_files_max - reserved) // DESCRIPTORS_PER_REPLICA)
     if affordable < limits.partitions_max:
         reason = f"its limit of open files, RLIMIT_NOFILE = {open_files_max}, allows no more"
         limits = replace(limits, partitions_max=affordable, partitions_max_reason=reason)
-    left = open_files_max - max(limits.partitions_max, replicas) * FILES_PER_REPLICA
-    return _within_connection_files(limits, left)
+    wanted = limits.partitions_max * DESCRIPTORS_PER_REPLICA + DESCRIPTORS_PER_FILE
+    taken = max(wanted, replica_files * DESCRIPTORS_PER_FILE)
+    return _within_connection_files(limits, open_files_max - taken)
 
 
 def _within_connection_files(limits: Limits, files: int) -> Limits:
@@ -236,43 +243,46 @@ def _within_connection_files(limits: Limits, files: int) -> Limits:
 
 def within_address_space(limits: Limits, address_space_max: int, map_bytes: int) -> Limits:
     """Return the limits of a process with a limited address space, of which each replica file takes `map_bytes`."""
-    affordable = max(1, (address_space_max - ADDRESS_SPACE_BASE_BYTES) // map_bytes - SPARE_MAPS)
+    maps = (address_space_max - ADDRESS_SPACE_BASE_BYTES) // map_bytes - SPARE_MAPS
+    affordable = max(1, maps // FILES_PER_REPLICA_MAX)
     if affordable >= limits.partitions_max:
         return limits
     reason = f"its limit of address space, RLIMIT_AS = {address_space_max}, allows no more maps of {map_bytes} bytes"
     return replace(limits, partitions_max=affordable, partitions_max_reason=reason)
 
 
-def within_this_process(limits: Limits, map_bytes: int = 0, replicas: int = 0) -> Limits:
+def within_this_process(limits: Limits, map_bytes: int = 0, replica_files: int = 0) -> Limits:
     """Return the configured limits, lowered to the limits that the operating system sets for this process.
 
     Args:
         limits: The configured limits.
         map_bytes: Address space of one replica file. With 0 the limit of the address space is not checked.
-        replicas: Number of existing replica files.
+        replica_files: Number of existing replica files.
     """
     address_space_max, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space_max != resource.RLIM_INFINITY and map_bytes:
         limits = within_address_space(limits, address_space_max, map_bytes)
     open_files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limits if open_files_max == resource.RLIM_INFINITY else within_open_files(limits, open_files_max, replicas)
+    return (
+        limits if open_files_max == resource.RLIM_INFINITY else within_open_files(limits, open_files_max, replica_files)
+    )
 
 
-def why_process_is_too_small(map_bytes: int, replicas: int) -> str | None:
+def why_process_is_too_small(map_bytes: int, replica_files: int) -> str | None:
     """Return why a broker with this many replica files cannot run in this process, and what it needs. None if it can."""
     open_files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max(OPEN_FILES_MIN, OPEN_FILES_MIN // 2 + replicas * FILES_PER_REPLICA)
+    needed = max(OPEN_FILES_MIN, OPEN_FILES_MIN // 2 + replica_files * DESCRIPTORS_PER_FILE)
     if open_files_max != resource.RLIM_INFINITY and open_files_max < needed:
         return (
-            f"this process may open {open_files_max} files (RLIMIT_NOFILE), and a broker with {replicas} replicas needs "
-            f"at least {needed}: raise its hard limit (ulimit -Hn, or LimitNOFILE of its systemd unit)"
+            f"this process may open {open_files_max} files (RLIMIT_NOFILE), and a broker with {replica_files} replica files "
+            f"needs at least {needed}: raise its hard limit (ulimit -Hn, or LimitNOFILE of its systemd unit)"
         )
     address_space_max, _ = resource.getrlimit(resource.RLIMIT_AS)
-    needed = ADDRESS_SPACE_BASE_BYTES + (max(1, replicas) + SPARE_MAPS) * map_bytes
+    needed = ADDRESS_SPACE_BASE_BYTES + (max(1, replica_files) + SPARE_MAPS) * map_bytes
     if address_space_max != resource.RLIM_INFINITY and address_space_max < needed:
         return (
-            f"this process may map {address_space_max} bytes (RLIMIT_AS), and a broker with {replicas} replicas needs at "
-            f"least {needed}, {map_bytes} for each replica file: raise the limit (ulimit -v unlimited), or set map_bytes lower"
+            f"this process may map {address_space_max} bytes (RLIMIT_AS), and a broker with {replica_files} replica files "
+            f"needs at least {needed}, {map_bytes} for each: raise the limit (ulimit -v unlimited), or set map_bytes lower"
         )
     return None
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from raftmq.storage.errors import (
     MissingReplicaError,
     ReplicaClosedError,
     StorageFullError,
+    StorageUnavailableError,
 )
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
@@ -406,3 +408,52 @@ def test_rows_are_written_in_undisturbed_blocks_between_which_other_threads_run(
         while store.delete_truncated(KEY, 256):
             pass
         assert [rows for rows in blocks if rows] == [256, 256, 256, 256, 76]
+
+
+# ---------------------------------------------------------------------------------------------------- too few descriptors
+
+
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Leave this process so many descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    taken: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_a_creation_without_descriptors_leaves_nothing_and_can_be_repeated(tmp_path: Path, count: int) -> None:
+    """It counted as a failed commit, and ended the process."""
+    with lmdb_store(tmp_path) as store:
+        with free_descriptors(count):
+            try:
+                store.create_with_state_file(KEY, initial_state())
+            except StorageUnavailableError:
+                assert not store.exists(KEY)
+        if not store.exists(KEY):
+            store.create_with_state_file(KEY, initial_state())
+        assert store.open(KEY) == initial_state()
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_a_snapshot_without_descriptors_leaves_the_old_file_or_the_new_one(tmp_path: Path, count: int) -> None:
+    with lmdb_store(tmp_path) as store:
+        store.create(KEY, initial_state(), [(b"old", b"state")])
+        store.open(KEY)
+        with free_descriptors(count), suppress(StorageUnavailableError):
+            store.install(KEY, hard(5), SNAPSHOT, [(b"new", b"state")])
+        store.close(KEY)
+        found = store.open(KEY)
+        rows = list(store.state_rows(KEY))
+        assert (found.state_index, rows) in [(5, [(b"old", b"state")]), (60, [(b"new", b"state")])]

@@ -7,10 +7,11 @@ import pytest
 from raftmq.broker.base.limits import (
     ACCEPT_FILES,
     CHANNELS_PER_PEER,
+    DESCRIPTORS_PER_FILE,
+    DESCRIPTORS_PER_REPLICA,
     ENGINE_FILES,
     ENTRY_BYTES_MAX,
     FILES_PER_PEER,
-    FILES_PER_REPLICA,
     GIB,
     OPEN_FILES_MIN,
     SPARE_MAPS,
@@ -35,20 +36,20 @@ from tests.support.broker.harness import running
 
 @pytest.mark.parametrize(
     ("open_files_max", "partitions_max"),
-    [(1_000_000, 1000), (1024 + 3000, 1000), (1024 + 2999, 999), (2048, 341), (1024, 170), (64, 10), (2, 1)],
+    [(1_000_000, 1000), (1024 + 6003, 1000), (1024 + 6002, 999), (2048, 170), (1024, 84), (64, 4), (2, 1)],
 )
 def test_replicas_leave_files_to_connections(open_files_max: int, partitions_max: int) -> None:
     limits = within_open_files(Limits(), open_files_max)
     assert limits.partitions_max == partitions_max
-    used = partitions_max * FILES_PER_REPLICA
+    used = partitions_max * DESCRIPTORS_PER_REPLICA
     assert open_files_max - used >= min(Limits().connection_files_max, open_files_max // 2) or partitions_max == 1
 
 
-@pytest.mark.parametrize("replicas", [0, 100])
+@pytest.mark.parametrize("replica_files", [0, 100])
 @pytest.mark.parametrize("open_files_max", [OPEN_FILES_MIN, 600, 1024, 4096, 16_384, 100_000])
-def test_all_limits_together_fit_into_the_open_files(open_files_max: int, replicas: int) -> None:
-    replicas = min(replicas, (open_files_max - OPEN_FILES_MIN // 2) // FILES_PER_REPLICA)
-    limits = within_open_files(Limits(), open_files_max, replicas)
+def test_all_limits_together_fit_into_the_open_files(open_files_max: int, replica_files: int) -> None:
+    replica_files = min(replica_files, (open_files_max - OPEN_FILES_MIN // 2) // DESCRIPTORS_PER_FILE)
+    limits = within_open_files(Limits(), open_files_max, replica_files)
     connections = (
         limits.client_connections_max
         + limits.data_connections_max
@@ -57,7 +58,7 @@ def test_all_limits_together_fit_into_the_open_files(open_files_max: int, replic
         + limits.peer_handshakes_max
         + limits.peer_connections_max // CHANNELS_PER_PEER * FILES_PER_PEER
     )
-    files = max(limits.partitions_max, replicas) * FILES_PER_REPLICA
+    files = max(limits.partitions_max * DESCRIPTORS_PER_REPLICA, replica_files * DESCRIPTORS_PER_FILE)
     assert connections + files + ENGINE_FILES + ACCEPT_FILES <= open_files_max
     assert min(limits.client_connections_max, limits.http_connections_max, limits.peer_handshakes_max) >= 8
     assert limits.peer_connections_max >= CHANNELS_PER_PEER * 4, "a cluster of five"
@@ -69,7 +70,7 @@ def test_limits_that_fit_stay_as_they_are() -> None:
 
 def test_maps_fit_into_the_address_space() -> None:
     limits = within_address_space(Limits(), 1024 * GIB, 16 * GIB)
-    assert limits.partitions_max == (1024 - 4) // 16 - SPARE_MAPS
+    assert limits.partitions_max == ((1024 - 4) // 16 - SPARE_MAPS) // 2, "a queue has two files"
     assert "RLIMIT_AS" in limits.partitions_max_reason
     assert within_address_space(Limits(), 1024 * GIB, 1024 * 1024) == Limits()
 
@@ -83,8 +84,17 @@ def test_a_process_with_too_few_files_is_refused_with_the_needed_number(
     assert problem is not None
     assert f"may open {open_files_max} files" in problem
     assert f"at least {needed}" in problem
+    assert f"{replicas} replica files" in problem
     with open_files(needed):
         assert why_process_is_too_small(GIB, replicas) is None
+
+
+@pytest.mark.parametrize("count", [OPEN_FILES_MIN, 516, 700, 1024, 4096])
+def test_a_broker_with_all_the_queues_that_it_accepts_can_be_restarted(count: int) -> None:
+    """A replica of a queue has two files, and was counted as one: creating 85 of them ended a broker that may open 512."""
+    with open_files(count):
+        accepted = within_this_process(Limits()).partitions_max
+        assert why_process_is_too_small(0, 2 * accepted + 1) is None
 
 
 @contextlib.contextmanager
@@ -99,14 +109,14 @@ def open_files(count: int):
 
 def test_limits_follow_the_open_files_limit_of_the_process() -> None:
     with open_files(1024):
-        assert within_this_process(Limits()).partitions_max == 170
+        assert within_this_process(Limits()).partitions_max == 84
         assert within_this_process(Limits(partitions_max=7)).partitions_max == 7
         assert within_this_process(Limits()).client_connections_max < 1024
 
 
 async def test_partitions_beyond_the_open_files_are_refused_and_told_why() -> None:
     async with running(within_open_files(Limits(), 64)) as node:
-        await node.topic("a", partitions=10)
+        await node.topic("a", partitions=4)
         with pytest.raises(RequestError) as refused:
             await node.admin.create_topic(pb.CreateTopicRequest(name="b", partitions=1), node.call())
     assert refused.value.code == pb.TOO_MANY_PARTITIONS
