@@ -219,11 +219,21 @@ class LmdbFile(ABC):
             return int(self.environment.info()["map_size"])
 
     def grow_map(self, map_bytes: int) -> None:
-        """Remap the file, on its writer. Row streams are ended first, because the map moves under its readers."""
+        """Remap the file, on its writer. Row streams are ended first, because the map moves under its readers.
+
+        Raises:
+            StorageUnavailableError: There is no address space for the larger map. The file has its old map.
+        """
         with self.gate.alone():
             for stream in list(self._streams):
                 stream.cut()
-            self.environment.set_mapsize(map_bytes)
+            try:
+                self.environment.set_mapsize(map_bytes)
+            except lmdb.Error as error:
+                # without a map LMDB cannot use the file any more, and the binding has closed it
+                self.detach()
+                self.attach(Verify.TAIL)
+                raise StorageUnavailableError(self.key, f"its map cannot grow to {map_bytes} bytes: {error}") from error
             self._map_bytes = map_bytes
 
 

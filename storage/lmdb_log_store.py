@@ -559,7 +559,11 @@ class LmdbLogStore:
         return self._file(key, part).map_bytes()
 
     def grow_map(self, key: ReplicaKey, map_bytes: int, part: FilePart = FilePart.LOG) -> None:
-        """Raise the maximum size of the file, on its writer. Waits for reads in progress."""
+        """Raise the maximum size of the file, on its writer. Waits for reads in progress.
+
+        Raises:
+            StorageUnavailableError: There is no address space. The file has its old size.
+        """
         file = self._file(key, part)
         with file.changing():
             file.grow_map(map_bytes)

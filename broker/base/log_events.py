@@ -128,6 +128,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "or removed before they were copied. Copies begin again with the first message without one, which may be there twice",
     "bodies_not_evacuated": "Bodies of long-delayed messages found no disk space beside the log, which therefore keeps its length. Free some",
     "map_nearly_full": "The map of a replica's file was nearly full and was grown",
+    "map_not_grown": "The map of a replica's file is nearly full, and the process has no address space for a larger one. When it is full, the "
+    "replica's writes wait. Raise the limit (`ulimit -v`)",
     # clocks
     "clock_differs": "This broker's wall clock differs from the majority's, or there is no majority (`reason`: differs, disputed). It deletes "
     "no records for their age, and in the first case transfers its leaderships. Set the clock, and keep it synchronised",

@@ -26,8 +26,16 @@ from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.log_tail import index_before_tail
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
-from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaClosedError, ReplicaStorageError
+from raftmq.storage.errors import (
+    CommitFailedError,
+    DamagedReplicaError,
+    ReplicaClosedError,
+    ReplicaStorageError,
+    StorageUnavailableError,
+)
 from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.state_store import FilePart
 from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex
 
 log = structlog.get_logger(__name__)
@@ -118,9 +126,16 @@ class Housekeeping:
         for (key, part), fraction in fractions.items():
             if fraction > NEARLY_FULL_FRACTION:
                 with self._step(), suppress(ReplicaClosedError):  # closed in the meantime
-                    grow = partial(grow_map_if_nearly_full, self._store, key, part)
-                    await self._replicas.on_file(key, part, self._readers, grow)
+                    await self._grow_map(key, part)
         self._engine.map_used_fraction_max = max(fractions.values(), default=0.0)
+
+    async def _grow_map(self, key: ReplicaKey, part: FilePart) -> None:
+        grow = partial(grow_map_if_nearly_full, self._store, key, part)
+        try:
+            await self._replicas.on_file(key, part, self._readers, grow)
+        except StorageUnavailableError as error:
+            if self._postponed_throttle.is_due((key.group_id, part)):
+                log.error("map_not_grown", group_id=key.group_id, replica_id=key.replica_id, reason=str(error))
 
     def _forget_deleted_groups(self) -> None:
         """Forget leaders of deleted groups. A node without a replica of such a group is not told, so it must check by itself."""

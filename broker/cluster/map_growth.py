@@ -34,7 +34,11 @@ def map_fractions(store: LmdbLogStore, keys: Iterable[ReplicaKey]) -> dict[tuple
 
 
 def grow_map_if_nearly_full(store: LmdbLogStore, key: ReplicaKey, part: FilePart = FilePart.LOG) -> bool:
-    """Grow the map of an open file if it is nearly full. Return whether it was grown. Runs on the writer of the file if that is the log's."""
+    """Grow the map of an open file if it is nearly full. Return whether it was grown. Runs on the writer of the file if that is the log's.
+
+    Raises:
+        StorageUnavailableError: There is no address space for a larger map. Writes are possible until the present one is full.
+    """
     fraction = store.map_fraction(key, part)
     if fraction <= NEARLY_FULL_FRACTION:
         return False

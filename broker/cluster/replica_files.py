@@ -6,6 +6,8 @@ the registry has forgotten, and no empty replica may replace it.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import structlog
 from raftmq.broker.cluster.map_growth import grow_map_if_nearly_full
 from raftmq.errors import UnsupportedDataError
@@ -47,7 +49,8 @@ def open_replica(store: LmdbLogStore, registry: Registry, key: ReplicaKey, machi
         registry.mark_verified(key)
     restored = store.open(key)
     for part in store.parts(key):
-        grow_map_if_nearly_full(store, key, part)
+        with suppress(StorageUnavailableError):  # it can be served without, and housekeeping tries again and reports it
+            grow_map_if_nearly_full(store, key, part)
     try:
         machine.restore(_rows_in_memory(store, key, machine), restored.state_index)
     except (ValueError, TypeError, KeyError, LookupError) as error:  # a row cannot be decoded

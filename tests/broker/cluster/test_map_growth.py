@@ -1,7 +1,10 @@
 """Maps of real files grow before they are full, while the broker runs and when it opens a file."""
 
 import asyncio
+import resource
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +19,13 @@ from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.storage.errors import StorageFullError
+from raftmq.storage.errors import StorageFullError, StorageUnavailableError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
 from raftmq.storage.state_store import FilePart, StateWrite
 from raftmq.storage.writer_threads import WriterThreads
+from structlog.testing import capture_logs
 
 from tests.support.broker.harness import StrictSupervisor
 
@@ -152,4 +156,60 @@ def test_a_state_file_that_outgrew_the_configured_map_is_opened_with_room(tmp_pa
     store = LmdbLogStore(tmp_path, map_bytes=MIB)
     open_replica(store, registry, KEY, QueuePartition())
     assert store.map_fraction(KEY, FilePart.STATE) <= NEARLY_FULL_FRACTION
+    store.close(KEY)
+
+
+@contextmanager
+def little_address_space(size: int):
+    """Leave this process so many bytes of address space."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.parametrize("part", list(FilePart))
+def test_a_map_without_address_space_to_grow_keeps_its_size_and_its_file_is_used(tmp_path, registry, part):
+    """LMDB had unmapped the file by then: the next write was a failed commit, which ended the process."""
+    gib = 1024 * MIB
+    store = LmdbLogStore(tmp_path, map_bytes=gib)
+    create_replica(store, registry, KEY, founder_state(Membership((1,))), has_state_file=True)
+    store.open(KEY)
+    append(store, 6, 3)
+    with little_address_space(gib), pytest.raises(StorageUnavailableError):
+        store.grow_map(KEY, 8 * gib, part)
+    assert store.map_bytes(KEY, part) == gib
+    append(store, 9, 1)
+    store.write_state(KEY, StateWrite(5, ((b"\x7frow", b"value"),)))
+    assert store.entries(KEY, 6, 9, MIB)[-1].payload == PAYLOAD
+    store.close(KEY)
+
+
+async def test_a_file_is_opened_and_reported_although_its_map_cannot_grow(tmp_path, registry, monkeypatch):
+    store = new_store(tmp_path, registry)
+    store.open(KEY)
+    fill(store)
+    store.close(KEY)
+
+    def refuse(*_):
+        raise StorageUnavailableError(KEY, "no address space")
+
+    monkeypatch.setattr(LmdbLogStore, "grow_map", refuse)
+    assert open_replica(store, registry, KEY, LogPartition()).last_index > 6
+    loop = asyncio.get_running_loop()
+    writers = WriterThreads(store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
+    engine = SimpleNamespace(loop=loop, replicas={7: SimpleNamespace(key=KEY)}, map_used_fraction_max=0.0)
+    replicas = ReplicaManager(
+        loop, engine, store, writers, registry, StrictSupervisor(), lambda *_: None, lambda *_: None, lambda _: None
+    )
+    with ThreadPoolExecutor(1) as readers, capture_logs() as logs:
+        housekeeping = Housekeeping(
+            engine, store, readers, replicas, None, {}, lambda _: None, Timing(), StrictSupervisor()
+        )
+        await housekeeping.grow_maps()
+    assert "map_not_grown" in [entry["event"] for entry in logs]
+    writers.close()
     store.close(KEY)
