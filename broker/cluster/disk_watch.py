@@ -66,14 +66,16 @@ class DiskWatch:
             await self._in_thread(self._disk.create_ballast)
             log.info("disk_space_recovered", path=str(self._data_dir))
             engine.write_refusal = None
-        elif not has_room and engine.write_refusal is None:
-            log.error("disk_reserve_reached", path=str(self._data_dir))
+        elif not has_room:
+            if engine.write_refusal is None:
+                log.error("disk_reserve_reached", path=str(self._data_dir))
+                engine.write_refusal = RequestError(
+                    pb.DISK_FULL,
+                    f"{self._who()} has less free disk space than its reserve; free some or add disks",
+                    retry_after_ms=1000,
+                )
+            # not before: it syncs a directory, for which a busy disk may take seconds. If it fails, the next check tries again
             await self._in_thread(self._disk.release_ballast)
-            engine.write_refusal = RequestError(
-                pb.DISK_FULL,
-                f"{self._who()} has less free disk space than its reserve; free some or add disks",
-                retry_after_ms=1000,
-            )
 
     def _who(self) -> str:
         """Name this broker, or its data directory before a cluster has assigned an id to it."""

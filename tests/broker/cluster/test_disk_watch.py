@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from raftmq.broker.cluster.disk_watch import CHECK_SECONDS, NEAR_CHECK_SECONDS, DiskWatch
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import DiskReserve
@@ -62,6 +63,24 @@ async def test_below_the_reserve_appends_are_refused_and_the_ballast_makes_room(
     await watch.look()
     assert refusal(engine) is None
     assert volume.has_ballast()
+
+
+async def test_appends_are_refused_before_the_ballast_is_released_and_if_that_fails(tmp_path, monkeypatch):
+    """The release syncs a directory. Until it had ended, appends went on filling the volume."""
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    volume.free = RESERVE
+
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(disk, "release_ballast", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        await DiskWatch(disk, engine, tmp_path, StrictSupervisor()).look()
+    assert refusal(engine).code == pb.DISK_FULL
 
 
 async def test_bytes_in_flight_count_as_used(tmp_path):
