@@ -151,19 +151,21 @@ class Budget:
             longest = next(iter(self._reservations))
             if now - longest.moved_at < STANDSTILL_SECONDS:
                 break
-            if longest.is_sending:
+            if not self._evict(longest):
                 leaving += longest.size
-            self._evict(longest)
         if self.size and self.size + size > self.size_max:
             raise self.refusal()
 
-    def _evict(self, reservation: Reservation) -> None:
+    def _evict(self, reservation: Reservation) -> bool:
+        """Evict a holder. Return whether its budget is free now. Otherwise it is leaving."""
         reservation.is_evicted = True
         self.evictions += 1
         del self._reservations[reservation]
         self._leaving.add(reservation)
-        if reservation.holder.evict(reservation):
+        is_free = reservation.holder.evict(reservation)
+        if is_free:
             self._remove(reservation)  # the freed budget is for the caller, so no waiter is woken
+        return is_free
 
     def holders(self) -> Iterator[Holder]:
         """Return the holders of all reservations."""

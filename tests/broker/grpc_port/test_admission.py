@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import grpc
 import grpc.aio
@@ -134,6 +135,18 @@ async def test_an_unread_answer_counts_until_its_connection_is_closed(clock, mon
     budget.release(budget.acquire(call()))
     await _end(tasks[1:])
     assert budget.size == 0
+
+
+async def test_as_many_idle_connections_are_evicted_as_a_newcomer_needs(clock):
+    """A data connection frees an unread answer at once. It was counted as leaving, too, so that half of the evictions were left out."""
+    closed = SimpleNamespace(peer=lambda: "ipv4:127.0.0.1:1", evict=lambda reservation: True)
+    budget = Budget(clock, 10, "answers")
+    for _ in range(5):
+        budget.acquire(closed, 2).is_sending = True
+    clock.now += 2
+    reservation = budget.acquire(closed, 4)
+    assert (budget.size, budget.evictions) == (10, 2)
+    budget.release(reservation)
 
 
 async def test_the_newest_waiter_goes_first_and_no_budget_is_lost(clock):
