@@ -29,6 +29,7 @@ from raftmq.extras import MissingExtraError, require
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.directory_lock import DirectoryLock
 from raftmq.storage.disk_space import VolumeFullError
+from raftmq.storage.durable_files import make_directory
 from raftmq.storage.errors import DirectoryInUseError, RegistryError, ReplicaStorageError
 from raftmq.storage.lmdb_log_store import replica_file_count
 
@@ -95,7 +96,7 @@ def _start_tracing(config: BrokerConfig) -> Tracing | None:
 def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
     config = loaded.config
     try:
-        config.data_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(config.data_dir)
         lock = DirectoryLock(config.data_dir)
     except DirectoryInUseError as error:
         return _print_error(str(error), EXIT_REFUSED)
