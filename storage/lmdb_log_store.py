@@ -26,7 +26,7 @@ from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.disk_space import COPY_SUFFIX, NEW_SUFFIX, TIMES_SUFFIX, remove_leftovers
-from raftmq.storage.durable_files import make_directory, replace_file, sync_file
+from raftmq.storage.durable_files import make_directory, replace_file, sync_directory, sync_file
 from raftmq.storage.errors import (
     CommitFailedError,
     DamagedReplicaError,
@@ -181,6 +181,8 @@ class LmdbLogStore:
         make_directory(self._groups)
         self._trash = Trash(Path(directory) / "trash")
         remove_leftovers(self._groups)
+        # the earlier process may have been killed between a rename and its sync: this one sees the new file, and must not rely on it before
+        sync_directory(self._groups)
 
     # ------------------------------------------------------------------------------------------------------ life
 

@@ -410,6 +410,29 @@ def test_rows_are_written_in_undisturbed_blocks_between_which_other_threads_run(
         assert [rows for rows in blocks if rows] == [256, 256, 256, 256, 76]
 
 
+def test_a_rename_that_a_kill_kept_from_being_synced_is_synced_before_its_file_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process appended to the new file, and a power failure could have brought the old one back."""
+
+    def rename_and_die(source: Path, target: Path) -> None:
+        source.replace(target)
+        raise ProcessEndedError
+
+    with lmdb_store(tmp_path) as store:
+        store.create(KEY, initial_state(), [(b"old", b"state")])
+        store.open(KEY)
+        with monkeypatch.context() as killed, pytest.raises(ProcessEndedError):
+            killed.setattr("raftmq.storage.lmdb_log_store.replace_file", rename_and_die)
+            store.install(KEY, hard(5), SNAPSHOT, [(b"new", b"state")])
+    synced: list[Path] = []
+    monkeypatch.setattr("raftmq.storage.lmdb_log_store.sync_directory", synced.append)
+    with lmdb_store(tmp_path) as store:
+        assert synced == [store.path(KEY).parent]
+        store.open(KEY)
+        assert list(store.state_rows(KEY)) == [(b"new", b"state")]
+
+
 # ---------------------------------------------------------------------------------------------------- too few descriptors
 
 
