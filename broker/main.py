@@ -30,7 +30,14 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.directory_lock import DirectoryLock
 from raftmq.storage.disk_space import VolumeFullError
 from raftmq.storage.durable_files import make_directory
-from raftmq.storage.errors import DirectoryInUseError, RegistryError, ReplicaStorageError
+from raftmq.storage.errors import (
+    DirectoryInUseError,
+    RegistryError,
+    RegistryUnavailableError,
+    ReplicaStorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 from raftmq.storage.lmdb_log_store import replica_file_count
 
 if TYPE_CHECKING:
@@ -118,8 +125,10 @@ def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(loaded, NodeEnvironment(config, tracing, lock)))
-    except VolumeFullError as error:
-        return _print_error(str(error), EXIT_MACHINE)
+    except (VolumeFullError, RegistryUnavailableError, StorageUnavailableError, StorageFullError) as error:
+        return _print_error(
+            str(error), EXIT_MACHINE
+        )  # a service manager tries again, as after no other problem of a file
     except (RegistryError, ReplicaStorageError) as error:
         return _print_error(f"{error}; raftmq doctor {config.data_dir} says more", EXIT_BAD_DATA)
     finally:

@@ -68,5 +68,9 @@ class RegistryError(Exception):
     """
 
 
+class RegistryUnavailableError(RegistryError):
+    """The operating system refused descriptors, memory or space. Nothing says that the registry is damaged: a later start may succeed."""
+
+
 class DirectoryInUseError(RegistryError):
     """Another process uses the data directory: a broker, or `raftmq doctor`. Nothing was read or changed."""

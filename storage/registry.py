@@ -21,8 +21,8 @@ from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
 from raftmq.storage.directory_lock import DirectoryLock
 from raftmq.storage.durable_files import make_directory, sync_directory
 from raftmq.storage.entry_codec import CodecError
-from raftmq.storage.errors import RegistryError
-from raftmq.storage.lmdb_env import is_volume_full
+from raftmq.storage.errors import RegistryError, RegistryUnavailableError
+from raftmq.storage.lmdb_env import is_out_of_resources, is_volume_full
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.meta_pages import check_pages
 from raftmq.storage.registry_codec import (
@@ -61,6 +61,11 @@ STALE_DIRECTORY_ADVICE = (
 _KEY = struct.Struct(">QQ")
 
 
+def _kind_of(error: Exception) -> type[RegistryError]:
+    """Return the error to raise for one of LMDB or the operating system."""
+    return RegistryUnavailableError if is_out_of_resources(error) or is_volume_full(error) else RegistryError
+
+
 class Registry:
     """The open registry of a node. Opening it counts a boot. Only one process may hold it."""
 
@@ -94,7 +99,7 @@ class Registry:
         try:
             self._environment = lmdb.open(str(self._path), map_size=_MAP_BYTES, subdir=False, max_dbs=2)
         except lmdb.Error as error:
-            raise RegistryError(f"{self._path} cannot be opened: {error}") from error
+            raise _kind_of(error)(f"{self._path} cannot be opened: {error}") from error
         try:
             with self._environment.begin(write=True) as transaction:
                 self._node_database = self._environment.open_db(b"node", transaction)
@@ -108,7 +113,8 @@ class Registry:
             self._load()
         except lmdb.Error as error:
             self._environment.close()
-            raise RegistryError(f"{self._path} is damaged: {error}") from error
+            what = "is damaged" if _kind_of(error) is RegistryError else "cannot be opened"
+            raise _kind_of(error)(f"{self._path} {what}: {error}") from error
         except BaseException:
             self._environment.close()
             raise
@@ -125,7 +131,7 @@ class Registry:
         except CodecError as error:
             raise RegistryError(f"{self._path} is damaged: {error}") from error
         except OSError as error:
-            raise RegistryError(f"{self._path} cannot be read: {error.strerror}") from error
+            raise _kind_of(error)(f"{self._path} cannot be read: {error.strerror}") from error
 
     def _load(self) -> None:
         self._node = NodeRow()
@@ -219,7 +225,7 @@ class Registry:
                     transaction.put(packed, seal(packed, encode_row(row)), db=self._replica_database)
         except lmdb.Error as error:
             why = "the volume is full" if is_volume_full(error) else str(error)
-            raise RegistryError(f"{self._path} cannot be written: {why}") from error
+            raise _kind_of(error)(f"{self._path} cannot be written: {why}") from error
         self._node = node
         for key, row in rows.items():
             self._remember(key, row)

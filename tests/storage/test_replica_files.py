@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +26,7 @@ from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
 from raftmq.types import LogIndex, Offset, Term
 
+from tests.support.storage.descriptors import free_descriptors
 from tests.support.storage.log_builder import (
     KEY,
     OTHER,
@@ -434,25 +434,6 @@ def test_a_rename_that_a_kill_kept_from_being_synced_is_synced_before_its_file_i
 
 
 # ---------------------------------------------------------------------------------------------------- too few descriptors
-
-
-@contextmanager
-def free_descriptors(count: int) -> Iterator[None]:
-    """Leave this process so many descriptors."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    taken: list[int] = []
-    try:
-        with suppress(OSError):
-            while True:
-                taken.append(os.open("/dev/null", os.O_RDONLY))
-        for _ in range(count):
-            os.close(taken.pop())
-        yield
-    finally:
-        for descriptor in taken:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("count", range(5))
