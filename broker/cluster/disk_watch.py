@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,11 +33,15 @@ NEAR_CHECK_SECONDS = 0.1
 class DiskWatch:
     """Watches one node's data volume. Sets and clears `Engine.write_refusal`."""
 
-    def __init__(self, disk: DiskReserve, engine: Engine, data_dir: Path, supervisor: Supervisor) -> None:
+    def __init__(
+        self, disk: DiskReserve, engine: Engine, data_dir: Path, supervisor: Supervisor, thread: Executor | None = None
+    ) -> None:
+        """Take the `thread` that looks at the disk. None: one of the loop's, which others may occupy."""
         self._disk = disk
         self._engine = engine
         self._data_dir = data_dir
         self._supervisor = supervisor
+        self._thread = thread
         self.free_bytes = 0
         """Free bytes of the volume at the last check, less a released ballast. 0 before the first check."""
         self.reserve_bytes = 0
@@ -86,4 +91,4 @@ class DiskWatch:
         return self._disk.usable_bytes(), self._disk.reserve_bytes
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        return await self._engine.loop.run_in_executor(None, function, *arguments)
+        return await self._engine.loop.run_in_executor(self._thread, function, *arguments)

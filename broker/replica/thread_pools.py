@@ -25,6 +25,8 @@ class ThreadPools:
     """Writes of the registry, quarantine, the trash, and checks of files."""
     rows: Executor
     """Rows of derived states that are needed to apply entries."""
+    disk: Executor
+    """Looks at the free space. It has one thread, for which nothing else waits: a disk that syncs slowly may be about to fill up."""
     write_back: Executor
     """Writes of derived states that are larger than memory. It has one thread, so the writes of a file are in order."""
 
@@ -37,15 +39,16 @@ class ThreadPools:
             ThreadPoolExecutor(limits.snapshot_threads, thread_name_prefix="raftmq-snapshot"),
             ThreadPoolExecutor(limits.upkeep_threads, thread_name_prefix="raftmq-upkeep"),
             ThreadPoolExecutor(limits.row_threads, thread_name_prefix="raftmq-rows"),
+            ThreadPoolExecutor(1, thread_name_prefix="raftmq-disk"),
             ThreadPoolExecutor(1, thread_name_prefix="raftmq-write-back"),
         )
 
     @classmethod
     def shared(cls, executor: Executor) -> ThreadPools:
         """Use one executor for all kinds of work, in the simulator and in tests."""
-        return cls(executor, executor, executor, executor, executor, executor)
+        return cls(executor, executor, executor, executor, executor, executor, executor)
 
     def shutdown(self) -> None:
         """Wait for running and queued work, and end the threads."""
-        for pool in (self.clients, self.catch_up, self.snapshots, self.upkeep, self.rows, self.write_back):
+        for pool in (self.clients, self.catch_up, self.snapshots, self.upkeep, self.rows, self.disk, self.write_back):
             pool.shutdown()

@@ -1,12 +1,17 @@
 """Appends are refused while less space than the reserve is free, and accepted again afterwards."""
 
 import asyncio
+import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from raftmq.broker.base.limits import Limits
 from raftmq.broker.cluster.disk_watch import CHECK_SECONDS, NEAR_CHECK_SECONDS, DiskWatch
+from raftmq.broker.replica.thread_pools import ThreadPools
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.disk_space import DiskReserve
 
@@ -167,3 +172,29 @@ async def test_a_small_volume_is_checked_often_enough_for_a_fast_disk(tmp_path):
         assert watch._pause_seconds() == CHECK_SECONDS
     finally:
         watching.cancel()
+
+
+async def test_the_space_is_watched_while_every_other_thread_waits_for_the_disk(tmp_path):
+    """Each partition of a deleted topic occupied a thread of the loop for a sync of the registry, one after another, before the next look."""
+    volume = Volume(tmp_path)
+    volume.free = RESERVE - 1
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    loop = asyncio.get_running_loop()
+    engine = SimpleNamespace(loop=loop, inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1)
+    may_end = threading.Event()
+    pools = ThreadPools.of(Limits())
+    others = [
+        pool for pool in (getattr(pools, field.name) for field in dataclasses.fields(pools)) if pool is not pools.disk
+    ]
+    with ThreadPoolExecutor(1) as of_loop:
+        loop.set_default_executor(of_loop)
+        for pool in (of_loop, *others):
+            for _ in range(10):
+                pool.submit(may_end.wait)
+        try:
+            async with asyncio.timeout(10):
+                await DiskWatch(disk, engine, tmp_path, StrictSupervisor(), pools.disk).look()
+            assert refusal(engine) is not None
+        finally:
+            may_end.set()
+            pools.shutdown()
