@@ -143,5 +143,7 @@ class NodeEnvironment:
 
 def end_process() -> NoReturn:
     """End the process immediately. Callable from any thread."""
-    sys.stderr.flush()
-    os._exit(EXIT_ABNORMAL)
+    try:
+        sys.stderr.flush()
+    finally:  # also if standard error cannot be written
+        os._exit(EXIT_ABNORMAL)

@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
 
 import structlog
 import uvloop
@@ -167,7 +168,7 @@ async def _serve(loaded: LoadedConfig, parts: NodeEnvironment) -> int:
             "data_address": node.addresses.data,
             "cluster_id": node.view.cluster_id,
         }
-        print(json.dumps(ready), flush=True)  # noqa: T201
+        _print(json.dumps(ready), sys.stdout)
         manager.ready(f"broker {node.view.node_id} serves clients at {node.addresses.client}")
 
     starting = loop.create_task(start())
@@ -205,8 +206,14 @@ def _bound_end(seconds: float) -> None:
 
 
 def _print_error(sentence: str, exit_code: int) -> int:
-    print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)  # noqa: T201
+    _print(f"raftmq: {' '.join(sentence.split())}", sys.stderr)
     return exit_code
+
+
+def _print(line: str, file: TextIO) -> None:
+    """Print a line, unless nobody reads it or its volume is full: a broker is of more use than its report."""
+    with suppress(OSError):
+        print(line, file=file, flush=True)
 
 
 def _why_not(address: str) -> str | None:

@@ -3,6 +3,9 @@
 Event names are static facts in snake_case. Data goes into keys. Payloads, keys and credentials are never logged. Messages of
 libraries that use Python's own logging appear in the same form, from WARNING on.
 
+A line that cannot be written is lost: standard error may be a file on a full volume, or a pipe without a reader. Nothing that logs may fail for
+that, least of all the end of the process after a failed commit.
+
 systemd's journal reads the level from a number before the line (sd-daemon(3)) and removes it.
 """
 
@@ -12,6 +15,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -25,6 +29,18 @@ LEVELS: Final[Mapping[str, int]] = {
 }
 _JOURNAL_PRIORITIES: Final[Mapping[str, int]] = {"critical": 2, "exception": 3, "error": 3, "warning": 4, "info": 6}
 _JOURNAL_DEBUG: Final = 7
+
+
+class _Printer(structlog.PrintLogger):
+    """Writes lines, as far as that is possible."""
+
+    def msg(self, message: str) -> None:
+        """Write a line."""
+        with suppress(OSError, ValueError):  # ValueError: the file is closed
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
 
 
 def configure_logs(level: str, *, is_console: bool | None = None, also: Iterable[Processor] = ()) -> None:
@@ -55,7 +71,7 @@ def configure_logs(level: str, *, is_console: bool | None = None, also: Iterable
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _Printer(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)

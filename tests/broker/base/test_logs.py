@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import structlog
 from raftmq.broker.base.logs import configure_logs
+from raftmq.broker.environment import EXIT_ABNORMAL
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +90,30 @@ def test_lines_for_the_journal_begin_with_their_level(tmp_path: Path, is_journal
         assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<3>", "<3>"]
         lines = [line[3:] for line in lines]
     assert [json.loads(line)["event"] for line in lines] == ["a", "b", "c", "d", "library_message"]
+
+
+ENDING = """
+import sys
+from types import SimpleNamespace
+from raftmq.broker.base.logs import configure_logs
+from raftmq.broker.environment import end_process
+from raftmq.broker.node import Node
+configure_logs("info")
+node = SimpleNamespace(config=SimpleNamespace(data_dir="data"), _parts=SimpleNamespace(end_process=end_process))
+Node.on_fatal(node, RuntimeError("commit failed"))
+"""
+
+
+@pytest.mark.parametrize("how", ["full", "nobody reads"])
+def test_a_line_that_cannot_be_written_is_lost_and_keeps_no_process_alive(how: str) -> None:
+    """A failed commit was to be logged before the process ended, on the same full volume. The process went on without its writer."""
+    if how == "full":
+        descriptor = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, descriptor = os.pipe()
+        os.close(reader)
+    try:
+        ended = subprocess.run([sys.executable, "-c", ENDING], stderr=descriptor, check=False, timeout=60)
+    finally:
+        os.close(descriptor)
+    assert ended.returncode == EXIT_ABNORMAL
