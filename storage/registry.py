@@ -367,19 +367,20 @@ class Registry:
         return key in self._replicas or key in self._retired
 
     def live_replicas(self) -> list[ReplicaKey]:
-        """Return every replica that is not retired, sorted. Quarantined ones are included (see `quarantined`)."""
-        with self._changing:
-            return sorted(self._replicas)
+        """Return every replica that is not retired, sorted. Quarantined ones are included (see `quarantined`).
+
+        It never waits for a write that is under way.
+        """
+        return sorted(self._replicas.copy())  # in one step, while another thread may add rows
 
     def live_replicas_of(self, group_id: GroupId) -> tuple[ReplicaKey, ...]:
         """Return the replicas of one group that are not retired. It never waits for a write that is under way."""
         return self._live_in_group.get(group_id, ())
 
     def quarantined(self) -> dict[ReplicaKey, str]:
-        """Return the quarantined replicas, which must not be opened, with their reasons."""
-        with self._changing:
-            quarantined = [key for key, row in self._replicas.items() if row.state is ReplicaState.QUARANTINED]
-            return {key: self._replicas[key].reason for key in sorted(quarantined)}
+        """Return the quarantined replicas, which must not be opened, with their reasons. It never waits for a write that is under way."""
+        rows = self._replicas.copy()  # as above
+        return {key: rows[key].reason for key in sorted(rows) if rows[key].state is ReplicaState.QUARANTINED}
 
     def add_replica(self, key: ReplicaKey) -> None:
         """Record a replica whose file is durable. It may send messages afterwards. Does nothing if the replica is known and live."""

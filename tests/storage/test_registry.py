@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raftmq.errors import InvariantError
@@ -269,3 +272,31 @@ def test_a_registry_of_a_later_format_is_refused_in_a_sentence() -> None:
         RegistryError, match="format 2, but this version reads format 1: start the broker with the version"
     ):
         decode_node(json.dumps(later).encode())
+
+
+def test_the_replicas_are_listed_while_a_write_waits_for_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop asks, right after it ordered the write of a quarantine. It stood still until a slow disk had synced it."""
+    registry = Registry(path)
+    registry.add_replica(KEY)
+    registry.add_replica(OTHER)
+    registry.quarantine(OTHER, "a flipped bit")
+    is_writing, may_end = threading.Event(), threading.Event()
+    write = registry._write
+
+    def slow(*arguments: Any) -> None:
+        is_writing.set()
+        may_end.wait(30)
+        write(*arguments)
+
+    monkeypatch.setattr(registry, "_write", slow)
+    with ThreadPoolExecutor(2) as threads:
+        quarantining = threads.submit(registry.quarantine, KEY, "another one")
+        assert is_writing.wait(30)
+        try:
+            assert threads.submit(registry.quarantined).result(10) == {OTHER: "a flipped bit"}
+            assert threads.submit(registry.live_replicas).result(10) == sorted((KEY, OTHER))
+        finally:
+            may_end.set()
+        quarantining.result(10)
+    assert registry.quarantined() == dict(sorted({OTHER: "a flipped bit", KEY: "another one"}.items()))
+    registry.close(is_clean=True)
