@@ -134,7 +134,8 @@ class LmdbFile(ABC):
         def read() -> int:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                return len(os.pread(descriptor, bytes_max, place.file_at))
+                place.file_end = place.file_end or os.fstat(descriptor).st_size
+                return len(os.pread(descriptor, min(bytes_max, place.file_end - place.file_at), place.file_at))
             finally:
                 os.close(descriptor)
 
@@ -142,7 +143,7 @@ class LmdbFile(ABC):
             self._check_open()  # a closed replica's file may be in the trash, which is no damage
             size = self._checked(read)
         place.file_at += size
-        place.is_file_read = size == 0
+        place.is_file_read = size == 0 or place.file_at >= place.file_end
         return ScrubSlice(size, 0)
 
     def forget_stream(self, stream: OpenStream) -> None:

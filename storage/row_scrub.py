@@ -1,7 +1,8 @@
 """Reads a replica's rows back in slices while it is in use, to find damage that the opening did not read before the rows are needed.
 
 Each slice is one short read transaction, because a long one would keep LMDB from reusing pages. Between slices the log may be
-truncated at either end and state rows may change. A slice therefore begins at the next row that still exists.
+truncated at either end and state rows may change. A slice therefore begins at the next row that still exists. A pass reads what there was
+when it came to the file, the log or the state: more may be written than it reads, and the other replicas wait for its end.
 """
 
 from __future__ import annotations
@@ -25,20 +26,26 @@ class ScrubPlace:
 
     file_at: int = 0
     """Next byte of the file to read. The file is read to its end first: a bad sector is an error of `pread`, but a signal in the map."""
+    file_end: int = 0
+    """Size of the file when its first bytes were read. 0: they were not."""
     is_file_read: bool = False
     next_index: int = 0
     """Next index of the log to read."""
+    last_index: int = 0
+    """Last index of the log when its first rows were read. 0: they were not."""
     is_log_read: bool = False
     state_after: bytes = b""
     """Key of the last state row that was read."""
+    last_key: bytes = b""
+    """Key of the last state row when the first ones were read. Empty: they were not."""
     is_done: bool = False
     is_in_state_file: bool = False
     """Whether the log's file was read and the replica's state file is being read."""
 
     def begin_state_file(self) -> None:
         """Go on with the state file, which has no log: its bytes, then its rows."""
-        self.file_at, self.is_file_read = 0, False
-        self.state_after, self.is_done = b"", False
+        self.file_at, self.file_end, self.is_file_read = 0, 0, False
+        self.state_after, self.last_key, self.is_done = b"", b"", False
         self.is_in_state_file = True
 
 
@@ -58,8 +65,9 @@ def read_log_slice(
     transaction: Transaction[memoryview], databases: Databases, meta: ReplicaMeta, place: ScrubPlace, bytes_max: int, rows_max: int
 ) -> ScrubSlice:  # fmt: skip
     """Check the next entries of the log, and that each continues the one before it. Raises `CodecError`."""
-    first = max(place.next_index, meta.position.index + 1)
-    if first > meta.last_index:
+    place.last_index = place.last_index or meta.last_index
+    first, last = max(place.next_index, meta.position.index + 1), min(place.last_index, meta.last_index)
+    if first > last:
         place.is_log_read = True
         return ScrubSlice(0, 0)
     walk = walk_before(transaction, databases, meta, first)
@@ -75,9 +83,9 @@ def read_log_slice(
                 break
     if walk.index >= meta.last_index:
         check_last(walk, meta)
-        place.is_log_read = True
     elif size < bytes_max and rows < rows_max:
         raise CodecError(f"log row {walk.index + 1} is missing")
+    place.is_log_read = walk.index >= last
     place.next_index = walk.index + 1
     return ScrubSlice(size, rows, first, walk.index)
 
@@ -88,6 +96,8 @@ def read_state_slice(
     """Check the next state rows. Raises `CodecError`."""
     size = rows = 0
     with transaction.cursor(database) as cursor:
+        if not place.last_key and cursor.last():
+            place.last_key = bytes(cursor.key())
         has_row = cursor.set_range(place.state_after + b"\0") if place.state_after else cursor.first()
         while has_row and size < bytes_max and rows < rows_max:
             key, value = cursor.item()
@@ -97,5 +107,5 @@ def read_state_slice(
             rows += 1
             place.state_after = bytes(key)
             has_row = cursor.next()
-    place.is_done = not has_row
+    place.is_done = not has_row or place.state_after >= place.last_key
     return ScrubSlice(size, rows)

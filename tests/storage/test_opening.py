@@ -144,6 +144,23 @@ def test_a_pass_continues_through_truncation_and_installation(tmp_path: Path) ->
         assert reopened(store) == 0
 
 
+def test_a_pass_ends_although_more_is_written_than_it_reads(tmp_path: Path) -> None:
+    """One partition with more than the rate of the scrubber kept it from all others, for as long as its producers ran."""
+    with lmdb_store(tmp_path) as store:
+        log = opened(store)
+        place, state_index, slices = ScrubPlace(), 5, 0
+        while not place.is_done:
+            append(store, *log.many(20, b"x" * 1000))
+            state_index += 20
+            rows = tuple((b"row %09d" % number, b"x" * 1000) for number in range(state_index, state_index + 20))
+            store.append_batch([(KEY, Update(state_rows=rows, state_index=index(state_index)))])
+            store.scrub(KEY, place, 1 << 13, 8)
+            slices += 1
+            assert slices < 300
+        append(store, *log.many(1))
+        assert reopened(store) < 20 * slices
+
+
 def flip(path: Path, part: bytes) -> None:
     content = path.read_bytes()
     assert part in content
