@@ -7,6 +7,7 @@ its own log can be truncated.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -174,6 +175,8 @@ class QueueUpkeep:
     async def maintain(self) -> None:
         """Do the periodic work: retain the dead, delete the rows of purged messages, and evacuate bodies that keep a long
         log from being truncated.
+
+        Work of which much is left goes on in the next round: the retention and the maps of all partitions here wait for the end of this one.
         """
         # timers run in the time of the loop, which stands still while the machine is suspended, and the queue clock does not
         self._on_progress()
@@ -184,14 +187,20 @@ class QueueUpkeep:
                 await self._look_around()
         replica, store = self._partition.replica, self._store
         try:
-            while await self._host.in_write_back(delete_purged, store, replica.key) and not replica.is_closed:
-                pass
+            await self._repeat(delete_purged, store, replica.key)
             tail = self._tail_index()
-            while tail is not None and not replica.is_closed:
-                if not await self._host.in_write_back(evacuate, store, replica.key, tail):
-                    break
+            if tail is not None:
+                await self._repeat(evacuate, store, replica.key, tail)
         except StorageFullError as error:
             log.info("bodies_not_evacuated", group_id=replica.group_id, reason=str(error))
+
+    async def _repeat(self, step: Callable[..., bool], *arguments: object) -> None:
+        """Do a step on the thread that writes states until nothing is left, or for the interval of the rounds."""
+        loop = self._host.loop
+        end_at = loop.time() + self._host.timing.retention_check_seconds
+        while not self._partition.replica.is_closed and loop.time() < end_at:
+            if not await self._host.in_write_back(step, *arguments):
+                break
 
     async def _look_around(self) -> None:
         """Measure the age of ready messages, and let dead ones that are too many or too old be removed, if this replica leads."""

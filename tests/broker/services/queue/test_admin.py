@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.queue import finishes
+from raftmq.broker.partitions.queue import finishes, upkeep
 from raftmq.fsm.queue import tenants
 from raftmq.fsm.queue.commands import JobKind, Operation, StartJob
 from raftmq.fsm.queue.limits import JOBS_MAX
@@ -462,6 +463,24 @@ async def test_dead_messages_beyond_the_bytes_to_keep_are_removed(tmp_path: Path
         await queue.restart()
         await queue.partition.maintain()
         assert not queue.machine.jobs.by_key
+
+
+async def test_the_rows_of_a_large_purge_do_not_keep_the_others_from_their_upkeep(
+    warm: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention and maps of all partitions of a broker waited until the last row of a purge was deleted, 256 to a sync."""
+    slices = 0
+
+    def delete_purged(*_: object) -> bool:
+        nonlocal slices
+        slices += 1
+        return slices < 1_000_000
+
+    monkeypatch.setattr(upkeep, "delete_purged", delete_purged)
+    monkeypatch.setattr(warm.node, "timing", dataclasses.replace(warm.node.timing, retention_check_seconds=0.05))
+    async with asyncio.timeout(20):
+        await warm.partition.maintain()
+    assert 0 < slices < 1_000_000
 
 
 async def test_dead_messages_are_removed_after_their_time(tmp_path: Path) -> None:
