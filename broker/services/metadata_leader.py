@@ -46,7 +46,8 @@ class MetadataLeader:
         if call.is_forwarded:
             raise replica.not_leader()
         node_id = self._host.leadership.get(METADATA_GROUP_ID).node_id
-        if node_id in (NO_NODE, self._host.node_id):
+        # the table names a dead leader until there is another one
+        if node_id in (NO_NODE, self._host.node_id) or not self._host.is_led(METADATA_GROUP_ID):
             raise RequestError(pb.NO_LEADER, self._leaderless_text(), retry_after_ms=_NO_LEADER_RETRY_MS)
         method: UnaryMethod[RequestT, ResponseT] = unary_method(type(request))
         return await self._forwarder.forward(node_id, method, request, call)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 from raftmq.broker.base.readiness import Reason
+from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError
-from raftmq.types import METADATA_GROUP_ID
+from raftmq.types import METADATA_GROUP_ID, Term
 
 from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until
 
@@ -36,6 +38,32 @@ async def test_a_node_whose_metadata_no_majority_confirmed_is_recovering_and_one
     assert "majority" in reason.message
     await nodes.serve("two")
     await until(again)
+
+
+async def test_an_order_at_a_survivor_names_the_time_without_a_metadata_leader(nodes, monkeypatch):
+    """The leader is one of the dead. The answer was only that it cannot be reached, however long ago it had died."""
+    monkeypatch.setattr("raftmq.broker.services.metadata_leader._OUTAGE_SECONDS", 1.0)
+    first = await nodes.serve("one", bootstrap=True)
+    second, third = [await nodes.serve(name, join=(first.addresses.peer,)) for name in ("two", "three")]
+    await three_voters(first)
+    await until(third)
+    assert first.view.metadata.is_leader
+    leader = first.view.leadership.get(METADATA_GROUP_ID)
+    for node in (first, second):
+        await nodes.stop(node)
+    third.view.leadership.claim(
+        METADATA_GROUP_ID, Term(leader.term + 9), leader.node_id
+    )  # a killed one withdraws nothing
+    request = pb.CreateTopicRequest(name="flights", partitions=1)
+    said = ""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while "no metadata leader for" not in said:
+            with pytest.raises(RequestError) as refused:
+                await third.grpc.admin.create_topic(request, Call(third.loop.time() + 1.0))
+            said = str(refused.value)
+            assert refused.value.detail.retriable, said
+            await asyncio.sleep(0.1)
+    assert "raftmq recover metadata" in said
 
 
 async def test_a_node_whose_replicas_are_not_open_yet_says_how_many(nodes, monkeypatch):
