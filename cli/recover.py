@@ -95,8 +95,8 @@ def rejoin(
 ) -> None:
     """Let a stopped broker leave its old cluster, so that it can join the recovered one with its partitions' data.
 
-    Start it afterwards with --join and the peer address of the recovered broker, and never with --bootstrap, which would
-    form another cluster without the data of its partitions. Its own metadata is given up: it is moved to trash/ and
+    Start it afterwards with --join and the peer address of the recovered broker. It refuses to start with --bootstrap,
+    which would form another cluster beside the data of its partitions. Its own metadata is given up: it is moved to trash/ and
     deleted ten minutes later. Run the command as the user of the broker, which cannot open files of another one.
     """
     found = _read(data_dir)

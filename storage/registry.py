@@ -333,6 +333,15 @@ class Registry:
                 rows[created] = ReplicaRow(ReplicaState.CREATED)
             self._write(replace(self._node, cluster_id=cluster_id, seeds=()), rows)
 
+    @property
+    def has_left_cluster(self) -> bool:
+        """Return whether the node belonged to a cluster that an operator told it to leave (`enter_cluster`), and has joined no other one.
+
+        A crash before `set_cluster` leaves no retired replica.
+        """
+        with self._changing:
+            return not self._node.cluster_id and bool(self._retired)
+
     def peer_addresses(self) -> dict[NodeId, str]:
         """Return the last known address of each other node."""
         return {NodeId(node_id): address for node_id, address in self._node.peers}

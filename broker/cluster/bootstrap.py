@@ -108,7 +108,8 @@ class ClusterBootstrap:
         """Form a cluster on the order of the configuration.
 
         Raises:
-            RequestError: CLUSTER_ALREADY_FORMED if a broker named by --join is in a cluster, or if a cluster id is configured.
+            RequestError: CLUSTER_ALREADY_FORMED if a broker named by --join is in a cluster, if a cluster id is configured, or if this broker
+                left a cluster.
         """
         await self._refuse_second_cluster()
         await self._form()
@@ -143,6 +144,7 @@ class ClusterBootstrap:
                 pb.CLUSTER_ALREADY_FORMED,
                 f"cluster_id = {mine} names a cluster that exists, and --bootstrap would form another one: {_REJOIN}",
             )
+        self.formation.refuse_another_cluster("--bootstrap")
         answers = await asyncio.gather(*(self.seeds.membership_of(seed) for seed in self._config.join))
         for seed, cluster_id in zip(self._config.join, answers, strict=True):
             if cluster_id:

@@ -22,7 +22,6 @@ from raftmq.broker.cluster.seeds import Seeds
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.registry import Registry
-from raftmq.types import METADATA_GROUP_ID
 
 _RETRY_MS = 500
 
@@ -54,9 +53,7 @@ class Formation:
         """Return words for a cluster that exists for this broker. Empty if it knows of none."""
         if self._registry.cluster_id or self._config.cluster_id:
             return self._registry.cluster_id or self._config.cluster_id
-        # `raftmq recover rejoin` lets a broker leave a cluster with its partitions, to join the recovered one
-        is_used = any(key.group_id != METADATA_GROUP_ID for key in self._registry.live_replicas())
-        return "that it left with its partitions" if is_used else ""
+        return "that it left with its partitions" if self._registry.has_left_cluster else ""
 
     async def order(self) -> str:
         """Have this broker form a cluster. Return its id when the broker is its first member. A cancellation does not stop the forming.
@@ -65,6 +62,7 @@ class Formation:
             RequestError: CLUSTER_ALREADY_FORMED if this broker or another one belongs to a cluster. NOT_READY if another broker does not
                 answer, or if a cluster is being formed: nothing was formed here by this order, and it may be repeated.
         """
+        self.refuse_another_cluster("an order to form a cluster")
         if known := self._known_cluster():
             raise RequestError(
                 pb.CLUSTER_ALREADY_FORMED,
@@ -83,6 +81,20 @@ class Formation:
         self._formed = asyncio.get_running_loop().create_future()
         self._ordered.set()
         return await asyncio.shield(self._formed)
+
+    def refuse_another_cluster(self, cause: str) -> None:
+        """Refuse to form a cluster on a broker that `raftmq recover rejoin` took out of one: it keeps its partitions for the recovered one.
+
+        Raises:
+            RequestError: CLUSTER_ALREADY_FORMED.
+        """
+        if self._registry.has_left_cluster:
+            raise RequestError(
+                pb.CLUSTER_ALREADY_FORMED,
+                f"the broker of the data directory {self._config.data_dir} has left its cluster (raftmq recover rejoin), and {cause} would "
+                "begin another one beside its data: start with --join HOST:PORT, the peer address of a broker of the recovered cluster, and "
+                "without --bootstrap",
+            )
 
     def _check_waiting(self) -> None:
         if not self.is_waiting:

@@ -114,6 +114,21 @@ def test_a_retired_replica_is_never_created_again(path: Path, end: Callable[[Reg
             registry.add_replica(KEY)
 
 
+def test_only_a_node_that_left_its_cluster_has_left_one(path: Path) -> None:
+    def has_left(*changes: Callable[[Registry], None]) -> bool:
+        with booted(path) as registry:
+            for change in changes:
+                change(registry)
+            return registry.has_left_cluster
+
+    joining = (lambda registry: registry.set_identity(uuid="u1", node_id=1), lambda registry: registry.add_replica(KEY))
+    assert not has_left(*joining), "forming or joining was interrupted"
+    assert not has_left(lambda registry: registry.set_cluster("c1"))
+    assert has_left(lambda registry: registry.enter_cluster("", created=None, retired=KEY))
+    assert has_left()
+    assert not has_left(lambda registry: registry.set_cluster("c2"))
+
+
 def test_a_retired_replica_is_not_quarantined_later(path: Path) -> None:
     with booted(path) as registry:
         registry.add_replica(KEY)

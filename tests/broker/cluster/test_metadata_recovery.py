@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from raftmq import Admin, Producer
+from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.metadata_recovery import (
     INDEX_GAP,
@@ -22,7 +23,8 @@ from raftmq.storage.doctor import NoDataDirectoryError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.types import GroupId
 
-from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters
+from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, Nodes, three_voters
+from tests.support.broker.whole_nodes import until as standing_for
 
 NEW_ID = "new-cluster"
 
@@ -102,6 +104,40 @@ async def three_voters_again(nodes: Nodes, directory: Path, recovered: Node) -> 
     await nodes.serve(directory.name, join=(recovered.addresses.peer,), stable_seconds=0.3)
     await three_voters(recovered)
     assert {recovered.view.metadata.node_of(one) for one in recovered.view.metadata.core.membership.voters} == {1, 2, 3}
+
+
+async def test_a_broker_that_left_its_cluster_forms_no_other_one(nodes: Nodes) -> None:
+    """Its founder ended with a broken invariant. Any other broker formed a second cluster over its old partitions."""
+    one = await nodes.serve("one", bootstrap=True)
+    two = await nodes.serve("two", join=(one.addresses.peer,))
+    async with Admin(bootstrap_servers=one.addresses.client) as admin:
+        await admin.create_topic("flights", 2, 1)
+    for node in (one, two):
+        await nodes.stop(node)
+        leave_cluster(node.config.data_dir)
+    for name in ("one", "two"):
+        node = nodes.begin(name, bootstrap=True)
+        refused = await nodes.failure(node)
+        assert isinstance(refused, RequestError)
+        assert refused.code == pb.CLUSTER_ALREADY_FORMED
+        assert "has left its cluster" in str(refused)
+        assert "start with --join HOST:PORT" in str(refused)
+        await nodes.stop(node)
+        waiting = nodes.begin(name, join=(NOBODY,))
+        await standing_for(waiting, Reason.JOINING)
+        with pytest.raises(RequestError, match="has left its cluster") as ordered:
+            await waiting.view.formation.order()
+        assert ordered.value.code == pb.CLUSTER_ALREADY_FORMED
+        assert waiting.view.formation.describe().cluster_id
+
+
+async def test_a_broker_without_partitions_that_left_its_cluster_forms_no_other_one(nodes: Nodes) -> None:
+    one = await nodes.serve("one", bootstrap=True)
+    await nodes.stop(one)
+    leave_cluster(one.config.data_dir)
+    refused = await nodes.failure(nodes.begin("one", bootstrap=True))
+    assert isinstance(refused, RequestError)
+    assert refused.code == pb.CLUSTER_ALREADY_FORMED
 
 
 async def test_a_crash_of_the_recovery_can_be_repeated(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
