@@ -227,7 +227,7 @@ class ClusterBootstrap:
             raise RequestError(
                 pb.WRONG_CLUSTER,
                 f"cluster_id = {insisted}, and the data directory {self._config.data_dir} belongs to cluster {mine}: correct the "
-                "setting, or give the broker its own data directory",
+                f"setting, or give the broker its own data directory. {self._rejoin_advice()}",
             )
         answers = await asyncio.gather(*(self.seeds.cluster_of(seed) for seed in self._config.join))
         others = [
@@ -242,7 +242,14 @@ class ClusterBootstrap:
         raise RequestError(
             pb.WRONG_CLUSTER,
             f"{seed} belongs to cluster {other}, and the data directory {self._config.data_dir} to cluster {mine}: name "
-            "brokers of that cluster with --join, or start on an empty data directory to join the other",
+            f"brokers of cluster {mine} with --join. {self._rejoin_advice()}",
+        )
+
+    def _rejoin_advice(self) -> str:
+        """Return the advice for a survivor of a cluster whose metadata was recovered. An empty directory would give its data up."""
+        return (
+            "If the other cluster was recovered from the metadata of this one, keep the directory and run "
+            f"raftmq recover rejoin {self._config.data_dir}"
         )
 
     async def resume(self) -> None:

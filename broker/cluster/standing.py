@@ -142,6 +142,7 @@ class Standing:
             for node_id, text in sorted(self._peers.refused_directories().items())
         ]
         return said + [
-            f"another cluster is at {address}: {answer}. If this cluster was formed twice, stop the newer one"
+            f"another cluster is at {address}: {answer}. If this cluster was formed twice, stop the newer one. If its metadata was recovered, "
+            "see raftmq recover rejoin"
             for address, answer in sorted(self._peers.other_clusters.addresses().items())
         ]

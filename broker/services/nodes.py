@@ -117,7 +117,9 @@ class NodesService:
         mine = self._host.cluster_id
         if mine and request.cluster_id and request.cluster_id != mine:
             raise RequestError(
-                pb.WRONG_CLUSTER, f"this is cluster {mine}, but the broker belongs to {request.cluster_id}"
+                pb.WRONG_CLUSTER,
+                f"this is cluster {mine}, but the broker belongs to {request.cluster_id} (if this cluster was recovered from the metadata of "
+                "that one, keep the broker's data directory, stop it, and run raftmq recover rejoin)",
             )
         if not request.client_address or not request.peer_address:
             raise RequestError(

@@ -130,6 +130,7 @@ async def test_two_clusters_at_each_others_addresses_are_reported(nodes):
     for node, other in ((one, second), (second, one)):
         (warning,) = [text for text in node.standing.warnings() if "another cluster is at" in text]
         assert other.view.cluster_id in warning
+        assert "raftmq recover rejoin" in warning
 
 
 def test_addresses_of_other_clusters_are_bounded_and_forgotten():

@@ -79,6 +79,10 @@ async def test_a_cluster_is_revived_from_one_broker(nodes: Nodes) -> None:
     refused = await nodes.failure(stray)
     assert isinstance(refused, RequestError)
     assert refused.code == pb.WRONG_CLUSTER
+    assert f"raftmq recover rejoin {one}" in str(refused), "an empty directory would give its data up"
+    await nodes.stop(stray)
+    stray = nodes.begin("one", cluster_id=NEW_ID)
+    assert f"raftmq recover rejoin {one}" in str(await nodes.failure(stray))
     await nodes.stop(stray)
     # a survivor joins with the data of its partitions
     left = leave_cluster(two)

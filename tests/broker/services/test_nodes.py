@@ -75,7 +75,11 @@ async def test_a_node_registers_and_learns_its_peers():
         again = await node.nodes.register_node(request, node.call())
         assert (again.broker_id, again.metadata_replica_id) == (answer.broker_id, answer.metadata_replica_id)
         request.cluster_id = "another"
-        assert (await _refused(node.nodes.register_node(request, node.call()))).code == pb.WRONG_CLUSTER
+        refused = await _refused(node.nodes.register_node(request, node.call()))
+        assert refused.code == pb.WRONG_CLUSTER
+        assert "raftmq recover rejoin" in str(refused), (
+            "it may be a survivor of the cluster from which this one was recovered"
+        )
         taken = peer_pb.RegisterBrokerRequest(
             uuid="uuid-9", broker_id=1, client_address="a:1", peer_address="a:2", feature_level_max=1
         )
