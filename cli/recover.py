@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import uuid
 from pathlib import Path
@@ -58,8 +60,9 @@ def metadata(
     Without --unsafe the command only shows the metadata of the directory: of all surviving brokers, use the one
     with the highest term, and among these the highest index. Changes of metadata that it lacks are lost: topics, moves,
     consumer groups. Stop all brokers of the cluster first. Run the command as the user of the broker, which cannot open
-    files of another one. See the guide to lost majorities.
+    files of another one: it is refused to any other. See the guide to lost majorities.
     """
+    _check_user(data_dir, "metadata", unsafe=unsafe)
     found = _read(data_dir)
     if not unsafe:
         _print(found, output, "stored")
@@ -97,8 +100,10 @@ def rejoin(
 
     Start it afterwards with --join and the peer address of the recovered broker. It refuses to start with --bootstrap,
     which would form another cluster beside the data of its partitions. Its own metadata is given up: it is moved to trash/ and
-    deleted ten minutes later. Run the command as the user of the broker, which cannot open files of another one.
+    deleted ten minutes later. Run the command as the user of the broker, which cannot open files of another one: it is
+    refused to any other.
     """
+    _check_user(data_dir, "rejoin", unsafe=unsafe)
     found = _read(data_dir)
     if not unsafe:
         _print(found, output, "stored")
@@ -117,6 +122,33 @@ def rejoin(
     except MetadataRecoveryError as error:
         raise CommandError(str(error), ExitCode.REJECTED) from None
     _print(left, output, "left")
+
+
+def _check_user(data_dir: Path, command: str, *, unsafe: bool) -> None:
+    """Refuse to run as another user than the broker, which could not open the files that this process creates. Reading creates some, too."""
+    try:
+        owner = (data_dir / "node.mdb").stat().st_uid
+    except OSError:
+        return  # reading says more
+    if not hasattr(os, "geteuid") or owner == os.geteuid():
+        return
+    user = _user_name(owner)
+    options = " --unsafe" if unsafe else ""
+    raise CommandError(
+        f"{data_dir} belongs to user {user}, whose broker could not open the files that user {_user_name(os.geteuid())} creates: "
+        f"run sudo -u {shlex.quote(user)} raftmq recover {command} {shlex.quote(str(data_dir))}{options}",
+        ExitCode.REJECTED,
+    )
+
+
+def _user_name(user_id: int) -> str:
+    """Return the name of a user, or its number as sudo takes it."""
+    try:
+        import pwd
+
+        return pwd.getpwuid(user_id).pw_name
+    except (ImportError, KeyError):
+        return f"#{user_id}"
 
 
 def _read(data_dir: Path) -> StoredMetadata:
