@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli import formation, producer_names, restart_plan
-from raftmq.cli.admin_calls import run_admin
+from raftmq.cli.admin_calls import run_admin, run_question
 from raftmq.cli.cluster_health import Problem, exit_code, problems_of
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from raftmq.cli.restart_plan import Interruption
     from raftmq.client.admin.admin import Admin
     from raftmq.client.admin.descriptions import BrokerDescription, BrokerRemoval, ClusterDescription
+    from raftmq.client.admin.recovery import LostPartitions
 
 app = typer.Typer(
     help="Show the cluster, drain and remove brokers, balance, upgrade.",
@@ -211,12 +212,13 @@ def remove(
 
     The command shows the broker's replicas, then asks for confirmation. A running broker must be empty: see raftmq
     cluster drain. A dead broker that still holds replicas needs --force: first make sure that it stays stopped. Records
-    that only it has are given up. The command names the partitions that have no majority within reach.
+    that only it has are given up. The command names the partitions that have no majority within reach, before it asks
+    and after the removal.
     """
     given_up = " and give up the data on it" if force else ""
     if not yes:
-        cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster(ask_brokers=True))
-        print(preview_of(cluster, broker_id), file=sys.stderr)
+        for line in run_question(bootstrap_servers, timeout, lambda admin: _preview(admin, broker_id, force=force)):
+            print(line, file=sys.stderr)
     confirm(f"Remove broker {broker_id} permanently{given_up}?", is_agreed=yes)
     removal = run_admin(bootstrap_servers, timeout, lambda admin: admin.remove_broker(broker_id, force=force))
     if output is Output.JSON:
@@ -232,6 +234,14 @@ def remove(
         )
     else:
         print_removal(removal)
+
+
+async def _preview(admin: Admin, broker_id: int, *, force: bool) -> list[str]:
+    """Return sentences about a broker before its removal. Raises `UnknownBrokerError`."""
+    lines = [preview_of(await admin.describe_cluster(ask_brokers=True), broker_id)]
+    if force:
+        lines += lost_with(await admin.list_lost_partitions(), broker_id)
+    return lines
 
 
 @app.command(
@@ -318,6 +328,20 @@ def preview_of(cluster: ClusterDescription, broker_id: int) -> str:
         raise UnknownBrokerError(f"there is no broker {broker_id}; there are {others}")
     held = f"{counted(broker.replica_count, 'replica')}, leads {counted(broker.leader_count, 'partition')}"
     return f"broker {broker_id} at {broker.address}: {_state(broker)}, {held}"
+
+
+def lost_with(found: LostPartitions, broker_id: int) -> list[str]:
+    """Return sentences about the partitions without a majority that have a replica on a broker which is about to be given up."""
+    lost = [one for one in found.partitions if any(replica.broker_id == broker_id for replica in one.replicas)]
+    if not lost:
+        return []
+    names = [f"{one.topic}/{one.partition}" for one in lost]
+    least = "at least " if found.count > len(found.partitions) else ""
+    has, them = ("has", "it") if len(names) == 1 else ("have", "them")
+    return [
+        f"{least}{counted(len(names), 'partition')} with a replica on it {has} no majority of replicas within reach: {some_of(names)}",
+        f"acknowledged records of {them} that only broker {broker_id} has are given up for good: start it instead if it has its data",
+    ]
 
 
 def print_removal(removal: BrokerRemoval) -> None:

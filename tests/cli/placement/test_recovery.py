@@ -50,3 +50,36 @@ def test_a_recovery_says_what_may_be_lost_and_asks(commands: ClusterCommands) ->
     )
     assert listed.endswith(", 3 records known to be lost\n")
     assert_refused(commands.run(*recover, "--unsafe", "--yes"), 2, "INVALID_ARGUMENT")
+
+
+def test_a_forced_removal_names_lost_partitions_of_the_broker_before_it_asks(commands: ClusterCommands) -> None:
+    """They were named only after its replicas had been given up for good, when it could not be brought back any more."""
+    losses = commands.cluster.losses
+    lose(losses, "orders", 1)
+    del losses.partitions[0].replicas[2:]
+    for number in range(2, 14):
+        lose(losses, "orders", number)
+    asked = commands.run("cluster", "remove", "3", "--force")
+    assert asked.returncode == 2, "nobody answers"
+    assert (
+        "12 partitions with a replica on it have no majority of replicas within reach: "
+        "orders/2, orders/3, orders/4, orders/5, orders/6, orders/7, orders/8, orders/9, orders/10, orders/11 and 2 more\n"
+    ) in asked.stderr
+    assert asked.stderr.index("given up for good") < asked.stderr.index("Remove broker 3 permanently")
+    del losses.partitions[2:]
+    assert "1 partition with a replica on it has no majority of replicas within reach: orders/2\n" in (
+        commands.run("cluster", "remove", "3", "--force").stderr
+    )
+    assert "majority" not in commands.run("cluster", "remove", "3").stderr, "only an empty broker is removed"
+    losses.partitions.clear()
+    assert "majority" not in commands.run("cluster", "remove", "3", "--force").stderr
+
+
+def test_a_forced_removal_says_that_more_partitions_may_be_concerned_than_are_listed(commands: ClusterCommands) -> None:
+    losses = commands.cluster.losses
+    lose(losses, "orders", 1)
+    losses.unlisted_count = 5
+    asked = commands.run("cluster", "remove", "3", "--force")
+    assert (
+        "at least 1 partition with a replica on it has no majority of replicas within reach: orders/1\n" in asked.stderr
+    )

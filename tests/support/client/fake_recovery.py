@@ -19,6 +19,8 @@ class FakeLosses:
     partitions: list[pb.LostPartition] = field(default_factory=list)
     recoveries: list[pb.PartitionRecovery] = field(default_factory=list)
     requests: list[pb.RecoverPartitionRequest] = field(default_factory=list)
+    unlisted_count: int = 0
+    """Partitions that an answer counts and has no room for."""
 
 
 class FakeRecoveryService:
@@ -32,7 +34,8 @@ class FakeRecoveryService:
     async def ListLostPartitions(self, request, context):
         losses = self.cluster.losses
         found = [one for one in losses.partitions if request.topic in ("", one.topic)]
-        return pb.ListLostPartitionsResponse(count=len(found), partitions=found, recoveries=losses.recoveries)
+        count = len(found) + losses.unlisted_count
+        return pb.ListLostPartitionsResponse(count=count, partitions=found, recoveries=losses.recoveries)
 
     async def RecoverPartition(self, request, context):
         losses = self.cluster.losses
