@@ -269,7 +269,7 @@ class RecoverPartition(Command, frozen=True, tag="partition-recover"):
     log_end_offset: int
     """End of the kept replica's log."""
     known_end_offset: int
-    """The highest end of any replica's log that is known."""
+    """The highest known end of a log that may have acknowledged records after the kept one's end."""
     expected_revision: int
 
 

@@ -106,7 +106,7 @@ class RecoveryView(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     log_end_offset: int
     """End of the kept log when the operator decided. Records from here on may be lost."""
     known_end_offset: int
-    """The highest end of any replica's log that was known then, which is a lower bound of the loss."""
+    """The highest end, as known then, of a log that may have acknowledged records after the kept one's end: a lower bound of the loss."""
     other_node_ids: tuple[int, ...]
     """The nodes of the old group's other replicas."""
     recovered_at_ms: int

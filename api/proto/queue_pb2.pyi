@@ -2026,7 +2026,7 @@ class RaiseFeatureLevelResponse(_message.Message):
     def __init__(self, metadata_revision: _Optional[int] = ..., level: _Optional[int] = ...) -> None: ...
 
 class ReplicaKnowledge(_message.Message):
-    __slots__ = ("broker_id", "replica_id", "condition", "reason", "term", "last_index", "commit_index", "log_start_offset", "log_end_offset", "high_watermark", "leader_broker_id", "unreachable_ms")
+    __slots__ = ("broker_id", "replica_id", "condition", "reason", "term", "last_index", "commit_index", "log_start_offset", "log_end_offset", "high_watermark", "leader_broker_id", "unreachable_ms", "last_term")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     CONDITION_FIELD_NUMBER: _ClassVar[int]
@@ -2039,6 +2039,7 @@ class ReplicaKnowledge(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LEADER_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_TERM_FIELD_NUMBER: _ClassVar[int]
     broker_id: int
     replica_id: int
     condition: ReplicaCondition
@@ -2051,7 +2052,8 @@ class ReplicaKnowledge(_message.Message):
     high_watermark: int
     leader_broker_id: int
     unreachable_ms: int
-    def __init__(self, broker_id: _Optional[int] = ..., replica_id: _Optional[int] = ..., condition: _Optional[_Union[ReplicaCondition, str]] = ..., reason: _Optional[str] = ..., term: _Optional[int] = ..., last_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_broker_id: _Optional[int] = ..., unreachable_ms: _Optional[int] = ...) -> None: ...
+    last_term: int
+    def __init__(self, broker_id: _Optional[int] = ..., replica_id: _Optional[int] = ..., condition: _Optional[_Union[ReplicaCondition, str]] = ..., reason: _Optional[str] = ..., term: _Optional[int] = ..., last_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_broker_id: _Optional[int] = ..., unreachable_ms: _Optional[int] = ..., last_term: _Optional[int] = ...) -> None: ...
 
 class LostPartition(_message.Message):
     __slots__ = ("topic", "partition", "group_id", "replicas")
@@ -2120,12 +2122,14 @@ class RecoverPartitionRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., keep_broker_id: _Optional[int] = ..., unsafe: bool = ..., dry_run: bool = ..., group_id: _Optional[int] = ..., metadata_revision: _Optional[int] = ...) -> None: ...
 
 class RecoverPartitionResponse(_message.Message):
-    __slots__ = ("metadata_revision", "recovery")
+    __slots__ = ("metadata_revision", "recovery", "replicas")
     METADATA_REVISION_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     metadata_revision: int
     recovery: PartitionRecovery
-    def __init__(self, metadata_revision: _Optional[int] = ..., recovery: _Optional[_Union[PartitionRecovery, _Mapping]] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaKnowledge]
+    def __init__(self, metadata_revision: _Optional[int] = ..., recovery: _Optional[_Union[PartitionRecovery, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaKnowledge, _Mapping]]] = ...) -> None: ...
 
 class PartitionName(_message.Message):
     __slots__ = ("topic", "partition")

@@ -101,6 +101,7 @@ class PartitionRecoveryService:
             known.condition = pb.REBUILDING
             known.reason = "it has not got all data from a leader yet"
         known.term, known.last_index, known.commit_index = replica.term, core.last_index, core.commit_index
+        known.last_term = core.log.last_term
         known.log_start_offset, known.high_watermark = partition.log_start_offset, partition.high_watermark
         known.log_end_offset = core.log.next_offset
         if core.leader_id:
@@ -214,12 +215,14 @@ class PartitionRecoveryService:
             replica_id=kept.replica_id,
             term=max(highest, self._host.leadership.get(GroupId(partition.group_id)).term) + TERM_GAP,
             log_end_offset=kept.log_end_offset,
-            known_end_offset=max(one.log_end_offset for one in known.values()),
+            known_end_offset=max(one.log_end_offset for one in known.values() if not _is_covered(one, kept)),
             expected_revision=partition.revision,  # as it was when the replicas were asked
         )
         if request.dry_run:
             return pb.RecoverPartitionResponse(
-                metadata_revision=metadata.revision, recovery=_planned(topic.name, partition, kept, command)
+                metadata_revision=metadata.revision,
+                recovery=_planned(topic.name, partition, kept, command),
+                replicas=known.values(),
             )
         done = await self.leader.execute(command, Done, call.deadline)
         log.warning(
@@ -228,7 +231,7 @@ class PartitionRecoveryService:
         )  # fmt: skip
         made = metadata.recovery_from(partition.group_id, kept.replica_id)
         recovery = self._recovery(made) if made is not None else _planned(topic.name, partition, kept, command)
-        return pb.RecoverPartitionResponse(metadata_revision=done.revision, recovery=recovery)
+        return pb.RecoverPartitionResponse(metadata_revision=done.revision, recovery=recovery, replicas=known.values())
 
     def _partition(self, topic: TopicView, request: pb.RecoverPartitionRequest) -> PartitionView:
         number = request.partition
@@ -314,6 +317,17 @@ def _kept(name: str, partition: PartitionView, known: Knowledge, broker_id: int)
     else:
         reason = f"the replica of partition {name} on broker {broker_id} cannot be kept ({kept.reason}): {hint}"
     raise RequestError(pb.FAILED_PRECONDITION, reason)
+
+
+def _is_covered(other: pb.ReplicaKnowledge, kept: pb.ReplicaKnowledge) -> bool:
+    """Return whether the kept log certainly has every acknowledged record of another one. Without the terms of both last entries nobody knows.
+
+    Raft elects by this order (thesis 3.6.1). Scenario with five replicas: A leads term 1, is cut off, and appends up to offset 200. B, C, D and
+    E go on in term 2 and acknowledge up to 150. B covers A, although A has the higher end: nobody acknowledged A's last records.
+    """
+    if other is kept or not other.last_term or not kept.last_term:
+        return False
+    return (other.last_term, other.last_index) <= (kept.last_term, kept.last_index)
 
 
 def _planned(

@@ -19,7 +19,7 @@ from raftmq.cli.options import (
     YesOption,
     confirm,
 )
-from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.output import Json, Output, OutputOption, counted, print_json, print_table
 from raftmq.cli.placement.moves_text import brokers
 from raftmq.cli.placement.options import PartitionArgument
 from raftmq.cli.times import format_time
@@ -28,7 +28,9 @@ from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 if TYPE_CHECKING:
     from raftmq.client.admin.recovery import LostPartition, LostPartitions, PartitionRecovery, ReplicaKnowledge
 
-COLUMNS: Final = ("partition", "broker", "condition", "index", "committed", "start", "end", "watermark", "last seen")
+COLUMNS: Final = (
+    "partition", "broker", "condition", "newest", "term", "index", "committed", "start", "end", "watermark", "last seen",
+)  # fmt: skip
 
 
 @reported_question
@@ -40,12 +42,13 @@ def lost(
     """List the partitions without a majority of running replicas, with the known positions of each replica.
 
     Such a partition is served again as soon as enough of its brokers are back: start them if that is possible. Only if
-    they are gone for good, raftmq partition recover revives it from one replica. Exit code 3 means that there is such a
-    partition. Earlier recoveries are listed, too.
+    they are gone for good, raftmq partition recover revives it from one replica: the newest of those that are served,
+    by the term and then the index of its last entry. Exit code 3 means that there is such a partition. Earlier
+    recoveries are listed, too.
     """
     found = run_admin(bootstrap_servers, timeout, lambda admin: admin.list_lost_partitions())
     if output is Output.JSON:
-        print_json(dataclasses.asdict(found))
+        print_json({**dataclasses.asdict(found), "partitions": [_partition_json(one) for one in found.partitions]})
     else:
         _print_lost(found)
     if found.count:
@@ -82,8 +85,9 @@ def recover(
     The partition gets a new group that continues the data of this replica, and then new replicas on other brokers. The
     old group is never served again: when their brokers return, its other replicas are moved to trash/ and deleted ten
     minutes later. Before the command, stop brokers that still run but cannot be reached from the others. Of several
-    replicas that are served, keep the one with the highest committed index, and among equal ones the highest end (raftmq
-    cluster recover). The command names the possible loss, then asks for confirmation.
+    replicas that are served, keep the newest: the one with the highest term of its last entry, and among equal ones the
+    highest index (raftmq cluster recover). The command warns if there is a newer one, names the possible loss, then asks
+    for confirmation.
     """
     if not unsafe:
         raise CommandError(
@@ -95,6 +99,8 @@ def recover(
         timeout,
         lambda admin: admin.recover_partition(topic, partition, keep, unsafe=True, dry_run=True),
     )
+    for line in warning_lines(planned):
+        print(line, file=sys.stderr)
     if dry_run:
         _print_recovery(planned, output, "planned")
         return
@@ -126,9 +132,55 @@ def loss_lines(recovery: PartitionRecovery) -> list[str]:
     return lines
 
 
+def warning_lines(recovery: PartitionRecovery) -> list[str]:
+    """Return warnings if another replica should be kept, or if nobody can tell."""
+    name, kept_id, newer = f"{recovery.topic}/{recovery.partition}", recovery.kept_broker_id, recovery.newer
+    said = []
+    if newer is not None and recovery.is_newest_certain:
+        kept = next(one for one in recovery.replicas if (one.broker_id, one.condition) == (kept_id, "served"))
+        place = f"term {newer.last_term}, index {newer.last_index} on broker {newer.broker_id}"
+        said += [
+            f"broker {newer.broker_id} has a newer replica of {name} than broker {kept_id}: keep that one (--keep {newer.broker_id})",
+            f"the last entry is {place}, and term {kept.last_term}, index {kept.last_index} on broker {kept_id}",
+            f"broker {kept_id} may lack acknowledged records from offset {kept.high_watermark} on, or have others at their offsets",
+        ]
+    elif newer is not None:
+        said.append(
+            f"broker {newer.broker_id} perhaps has a newer replica of {name} than broker {kept_id}: its committed index, or its end, is higher"
+        )
+    if not recovery.is_newest_certain:
+        said.append(
+            f"the newest replica of {name} is unknown: a broker of an older version does not report its last term"
+        )
+    opened = [one.broker_id for one in recovery.replicas if one.condition == "starting"]
+    if opened:
+        said.append(
+            f"replicas of {name} that may be newer are being opened on brokers {brokers(opened)}: look again in a moment"
+        )
+    return [f"WARNING: {sentence}" for sentence in said]
+
+
+def _partition_json(partition: LostPartition) -> dict[str, Json]:
+    newest = partition.newest
+    return {
+        **dataclasses.asdict(partition),
+        "newest_broker_id": newest.broker_id if newest is not None else None,
+        "is_newest_certain": partition.is_newest_certain,
+    }
+
+
 def _print_recovery(recovery: PartitionRecovery, output: Output, result: str) -> None:
     if output is Output.JSON:
-        print_json({"result": result, **dataclasses.asdict(recovery), "known_loss": recovery.known_loss})
+        newer = recovery.newer
+        print_json(
+            {
+                "result": result,
+                **dataclasses.asdict(recovery),
+                "known_loss": recovery.known_loss,
+                "newer_broker_id": newer.broker_id if newer is not None else None,
+                "is_newest_certain": recovery.is_newest_certain,
+            }
+        )
         return
     print(f"partition {recovery.topic}/{recovery.partition} {result}")
     for line in loss_lines(recovery):
@@ -147,6 +199,11 @@ def _print_lost(found: LostPartitions) -> None:
         print()
         for reason in reasons:
             print(reason)
+        if not all(partition.is_newest_certain for partition in found.partitions):
+            print(
+                "perhaps: a broker of an older version does not report the term of its last entry, so the replica with the highest committed "
+                "index, then the highest end, is named"
+            )
         more = found.count - len(found.partitions)
         print(f"{counted(found.count, 'partition')} without a majority{f', {more} of them not shown' if more else ''}")
     else:
@@ -164,6 +221,9 @@ def _row(partition: LostPartition, replica: ReplicaKnowledge) -> tuple[object, .
     name = f"{partition.topic}/{partition.partition}"
     if replica.condition not in ("served", "rebuilding"):
         unseen = f"{replica.unreachable_seconds:.0f} s ago" if replica.unreachable_seconds else "-"
-        return (name, replica.broker_id, replica.condition, "?", "?", "?", "?", "?", unseen)
+        return (name, replica.broker_id, replica.condition, "-", *6 * ("?",), unseen)
+    newest = "-" if replica != partition.newest else "yes" if partition.is_newest_certain else "perhaps"
     positions = (replica.last_index, replica.commit_index, replica.log_start_offset, replica.log_end_offset)
-    return (name, replica.broker_id, replica.condition, *positions, replica.high_watermark, "now")
+    return (
+        name, replica.broker_id, replica.condition, newest, replica.last_term or "?", *positions, replica.high_watermark, "now",
+    )  # fmt: skip

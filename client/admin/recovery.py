@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from raftmq.client.base.arguments import check_flag, check_not_negative, check_positive, check_whole
@@ -37,6 +38,8 @@ class ReplicaKnowledge:
     reason: str
     """Explains the condition. Empty for a replica that is served."""
     leader_epoch: int
+    last_term: int
+    """The leader epoch in which its last entry was written. 0: a broker of an older version does not report it."""
     last_index: int
     """Index of its last entry, committed or not."""
     commit_index: int
@@ -59,6 +62,22 @@ class LostPartition:
     """Identifies its group. A recovery replaces the group."""
     replicas: tuple[ReplicaKnowledge, ...]
 
+    @property
+    def newest(self) -> ReplicaKnowledge | None:
+        """Return the replica to keep: it has every acknowledged record that another one that can be kept has. None: none can be kept.
+
+        It has the highest (`last_term`, `last_index`), the order by which Raft elects a leader. The end of a log alone proves nothing: a
+        leader that was cut off may have appended records that were never acknowledged, and lack those of the next leader.
+        """
+        return _newest(self.replicas)
+
+    @property
+    def is_newest_certain(self) -> bool:
+        """Return whether the brokers reported enough for `newest`. Those of an older version do not: then the highest `commit_index` decides, and
+        among equal ones the highest `log_end_offset`.
+        """
+        return _is_order_known(self.replicas)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecovery:
@@ -70,18 +89,39 @@ class PartitionRecovery:
     log_end_offset: int
     """The end of the kept log. Records that had this offset or a later one may be lost, and new records get these offsets."""
     known_end_offset: int
-    """The highest end of any replica's log that was known. Records up to here are lost. If it equals `log_end_offset`, no loss is known."""
+    """The highest known end of another log that may have acknowledged records after the kept one's end. Records up to here are lost. If it
+    equals `log_end_offset`, none is known.
+    """
     other_broker_ids: tuple[int, ...]
     """The brokers of the abandoned replicas."""
     recovered_at_ms: int
     """Time of the recovery in milliseconds since the epoch. 0: a dry run."""
     leader_epoch: int
     """Every leader since then has a higher epoch."""
+    replicas: tuple[ReplicaKnowledge, ...] = field(default=(), compare=False)
+    """The knowledge from which the recovery was decided. Empty for an earlier recovery, and if the metadata leader runs an older version."""
 
     @property
     def known_loss(self) -> int:
-        """The number of records that are known to be lost. The true number may be higher."""
+        """The number of records after `log_end_offset` that are known to be lost. The true number may be higher.
+
+        If there is a `newer` replica, acknowledged records before `log_end_offset` may be lost, too.
+        """
         return self.known_end_offset - self.log_end_offset
+
+    @property
+    def newer(self) -> ReplicaKnowledge | None:
+        """Return the replica that should be kept instead (see `LostPartition.newest`). None: the kept one is as new, as far as known."""
+        newest = _newest(self.replicas)
+        kept = next((one for one in _keepable(self.replicas) if one.broker_id == self.kept_broker_id), None)
+        if newest is None or kept is None or _order(self.replicas)(newest) == _order(self.replicas)(kept):
+            return None
+        return newest
+
+    @property
+    def is_newest_certain(self) -> bool:
+        """Return whether `newer` is certain. It is not without `replicas`, or if brokers of an older version reported too little."""
+        return bool(self.replicas) and _is_order_known(self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +185,28 @@ async def recover_partition(
     )
     response = await resolver.call_any(RECOVER_PARTITION, request, timeout_seconds, is_read=dry_run)
     resolver.record_revision(response.metadata_revision)
-    return _read_recovery(response.recovery)
+    replicas = tuple(map(_read_replica, response.replicas))
+    return replace(_read_recovery(response.recovery), replicas=replicas)
+
+
+def _keepable(replicas: Iterable[ReplicaKnowledge]) -> list[ReplicaKnowledge]:
+    return [one for one in replicas if one.condition == "served"]
+
+
+def _is_order_known(replicas: Iterable[ReplicaKnowledge]) -> bool:
+    compared = _keepable(replicas)
+    return len(compared) < 2 or all(one.last_term for one in compared)
+
+
+def _order(replicas: Iterable[ReplicaKnowledge]) -> Callable[[ReplicaKnowledge], tuple[int, int]]:
+    """Return the key by which replicas are compared: that of Raft's elections, or an estimate if a broker did not report it."""
+    if _is_order_known(replicas):
+        return lambda one: (one.last_term, one.last_index)
+    return lambda one: (one.commit_index, one.log_end_offset)
+
+
+def _newest(replicas: Sequence[ReplicaKnowledge]) -> ReplicaKnowledge | None:
+    return max(_keepable(replicas), key=_order(replicas), default=None)
 
 
 def _check_topic(topic: object) -> None:
@@ -160,6 +221,7 @@ def _read_replica(known: pb.ReplicaKnowledge) -> ReplicaKnowledge:
         condition=_CONDITIONS.get(known.condition, "unknown"),
         reason=known.reason,
         leader_epoch=known.term,
+        last_term=known.last_term,
         last_index=known.last_index,
         commit_index=known.commit_index,
         log_start_offset=known.log_start_offset,

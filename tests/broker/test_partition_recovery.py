@@ -12,7 +12,7 @@ from raftmq.broker.node import Node
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.cli.doctor import recovery_findings
 from raftmq.client.admin.recovery import LostPartitions
-from raftmq.errors import FailedPreconditionError, LeaseLostError, OffsetOutOfRangeError
+from raftmq.errors import DeliveryTimeoutError, FailedPreconditionError, LeaseLostError, OffsetOutOfRangeError
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.storage.doctor import Severity
 from raftmq.types import GroupId
@@ -202,6 +202,90 @@ async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_reader
                 await consumer.getmany(timeout_ms=200)
         delivery = await producer.send("flights", b"4", partition=0)
         assert (await delivery).offset == 1, "a lost offset is given again"
+
+
+async def two_of_five_replicas(nodes: Nodes) -> tuple[GroupId, Node, Node, Node]:
+    """Start six brokers. Five have flights/0, and only two of these are left: their logs differ.
+
+    1. `ahead` leads, loses all others and appends records that nobody acknowledges.
+    2. The others go on in a later term without it, and acknowledge one record.
+    3. Three of the others are lost, and `ahead` comes back.
+
+    Returns:
+        The group of the partition, `ahead`, the other replica that is left, and the broker without a replica.
+    """
+    settings = {"stable_seconds": 30.0, "metadata_voters": 3}
+    first = await nodes.serve("1", bootstrap=True, **settings)
+    running = [first, *[await nodes.serve(name, join=(first.addresses.peer,), **settings) for name in "23456"]]
+    await three_voters(first)
+    voters = [node for node in range(1, 7) if is_voter(first, node)]
+    others = [node for node in range(1, 7) if node not in voters]
+    by_id = {int(node.view.node_id): node for node in running}
+    (ahead_id, newer_id, outside_id), lost_ids = voters, others
+    held = [ahead_id, newer_id, *lost_ids]
+    async with admin_of(first) as admin:
+        await admin.create_topic("flights", 1, 5)
+        await admin.move_partition("flights", 0, held)
+        await until(lambda: sorted(one.node_id for one in partition_of(first).replicas) == sorted(held))
+        await until(lambda: not partition_of(first).retiring)
+        group_id = GroupId(partition_of(first).group_id)
+        ahead, newer, outside = by_id[ahead_id], by_id[newer_id], by_id[outside_id]
+        await until(lambda: group_id in ahead.partitions)
+        await admin.transfer_leader("flights", 0, ahead_id)
+        await until(lambda: ahead.partitions[group_id].replica.is_leader)
+    rest = [newer, *[by_id[node_id] for node_id in lost_ids]]
+    async with Producer(bootstrap_servers=outside.addresses.client) as producer:
+        await (await producer.send("flights", b"0", partition=0))
+        await until(lambda: all(node.partitions[group_id].high_watermark == 1 for node in rest))
+    for node in rest:
+        await nodes.stop(node)
+    async with Producer(bootstrap_servers=ahead.addresses.client, delivery_timeout_ms=500) as producer:
+        given_up = [await producer.send("flights", b"never acknowledged", partition=0) for _ in range(20)]
+        for delivery in given_up:
+            with pytest.raises(DeliveryTimeoutError):
+                await delivery
+    assert ahead.partitions[group_id].replica.core.log.next_offset > 2
+    await nodes.stop(ahead)
+    rest = [await nodes.serve(node.config.data_dir.name, **settings) for node in rest]
+    async with Producer(bootstrap_servers=outside.addresses.client) as producer:
+        await (await producer.send("flights", b"1", partition=0))
+    newer, *lost = rest
+    await until(lambda: newer.partitions[group_id].replica.core.log.next_offset == 2)
+    for node in lost:
+        await nodes.stop(node)
+    ahead = await nodes.serve(ahead.config.data_dir.name, **settings)
+    await until(lambda: group_id in ahead.partitions)
+    return group_id, ahead, newer, outside
+
+
+def is_voter(node: Node, node_id: int) -> bool:
+    replica = node.view.metadata
+    return any(replica.node_of(voter) == node_id for voter in replica.core.membership.voters)
+
+
+@pytest.mark.long
+async def test_the_replica_with_the_later_last_term_is_newer_than_one_with_a_higher_end(nodes: Nodes) -> None:
+    """A leader that was cut off has a higher end, and lacks what the next leader acknowledged (thesis 3.6.1)."""
+    _, ahead, newer, outside = await two_of_five_replicas(nodes)
+    ahead_id, newer_id = int(ahead.view.node_id), int(newer.view.node_id)
+    async with admin_of(outside) as admin:
+        await until_lost(admin, ahead_id)
+        found = await until_lost(admin, newer_id)
+        (listed,) = found.partitions
+        held = {one.broker_id: one for one in listed.replicas}
+        assert held[ahead_id].log_end_offset > held[newer_id].log_end_offset == 2
+        assert held[newer_id].last_term > held[ahead_id].last_term > 0
+        assert listed.newest is not None
+        assert (listed.newest.broker_id, listed.is_newest_certain) == (newer_id, True)
+        wrong = await admin.recover_partition("flights", 0, ahead_id, unsafe=True, dry_run=True)
+        assert wrong.newer is not None
+        assert wrong.newer.broker_id == newer_id
+        right = await admin.recover_partition("flights", 0, newer_id, unsafe=True)
+        assert (right.newer, right.known_loss) == (None, 0), "nobody acknowledged the other one's records"
+        async with Consumer(bootstrap_servers=outside.addresses.client, auto_offset_reset="none") as consumer:
+            consumer.assign([TP])
+            await consumer.seek(TP, 0)
+            assert await read_until(consumer, 2) == [b"0", b"1"]
 
 
 @pytest.mark.long

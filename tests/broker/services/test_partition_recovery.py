@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.services.partition_recovery import _is_covered
 from raftmq.fsm.feature_levels import FEATURE_LEVEL, METADATA_LEVELS
 from raftmq.fsm.metadata_commands import Done, RaiseFeatureLevel, RecoverPartition, SetReplicas
 from raftmq.proto import peer_pb2 as peer_pb
@@ -83,4 +84,25 @@ async def test_replicas_say_what_they_hold() -> None:
         replica = node.partitions[topic.group_ids[0]].replica
         assert (one.group_id, one.replica.replica_id) == tuple(replica.key)
         assert (one.replica.condition, one.replica.last_index) == (pb.SERVED, replica.core.last_index)
+        assert one.replica.last_term == replica.core.log.last_term > 0
         assert (await node.recovery.list_lost_partitions(pb.ListLostPartitionsRequest(), node.call())).count == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "kept", "is_covered"),
+    [
+        ((1, 205), (2, 155), True),
+        ((2, 155), (1, 205), False),
+        ((2, 155), (2, 155), True),
+        ((2, 156), (2, 155), False),
+        ((0, 100), (2, 155), False),
+        ((2, 100), (0, 155), False),
+    ],
+)
+def test_only_a_log_that_may_have_other_acknowledged_records_counts_as_a_loss(
+    other: tuple[int, int], kept: tuple[int, int], *, is_covered: bool
+) -> None:
+    """The end of a leader that was cut off is no loss. A broker of an older version reports no last term."""
+    theirs, mine = (pb.ReplicaKnowledge(last_term=term, last_index=index) for term, index in (other, kept))
+    assert _is_covered(theirs, mine) is is_covered
+    assert not _is_covered(mine, mine), "its own end counts"

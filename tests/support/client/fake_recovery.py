@@ -19,6 +19,8 @@ class FakeLosses:
     partitions: list[pb.LostPartition] = field(default_factory=list)
     recoveries: list[pb.PartitionRecovery] = field(default_factory=list)
     requests: list[pb.RecoverPartitionRequest] = field(default_factory=list)
+    is_old: bool = False
+    """Whether the metadata leader runs a version that does not return the replicas of a recovery."""
     unlisted_count: int = 0
     """Partitions that an answer counts and has no room for."""
 
@@ -59,7 +61,11 @@ class FakeRecoveryService:
         if not request.dry_run:
             losses.partitions.remove(lost)
             losses.recoveries.append(recovery)
-        return pb.RecoverPartitionResponse(metadata_revision=self.cluster.revision, recovery=recovery)
+        return pb.RecoverPartitionResponse(
+            metadata_revision=self.cluster.revision,
+            recovery=recovery,
+            replicas=[] if losses.is_old else lost.replicas,
+        )
 
 
 def lose(losses: FakeLosses, topic: str, partition: int) -> None:
@@ -71,7 +77,7 @@ def lose(losses: FakeLosses, topic: str, partition: int) -> None:
             group_id=5,
             replicas=[
                 pb.ReplicaKnowledge(
-                    broker_id=1, condition=pb.SERVED, term=7, last_index=30, commit_index=28, log_start_offset=2,
+                    broker_id=1, condition=pb.SERVED, term=7, last_term=6, last_index=30, commit_index=28, log_start_offset=2,
                     log_end_offset=20, high_watermark=18,
                 ),
                 pb.ReplicaKnowledge(
