@@ -127,9 +127,8 @@ def _run(loaded: LoadedConfig, tracing: Tracing | None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(loaded, NodeEnvironment(config, tracing, lock)))
     except (VolumeFullError, RegistryUnavailableError, StorageUnavailableError, StorageFullError) as error:
-        return _print_error(
-            str(error), EXIT_MACHINE
-        )  # a service manager tries again, as after no other problem of a file
+        # a service manager tries again, as after no other problem of a file
+        return _print_error(str(error), EXIT_MACHINE)
     except (RegistryError, ReplicaStorageError) as error:
         return _print_error(f"{error}; raftmq doctor {config.data_dir} says more", EXIT_BAD_DATA)
     finally:
