@@ -113,8 +113,8 @@ class Registry:
             self._load()
         except lmdb.Error as error:
             self._environment.close()
-            what = "is damaged" if _kind_of(error) is RegistryError else "cannot be opened"
-            raise _kind_of(error)(f"{self._path} {what}: {error}") from error
+            problem = "is damaged" if _kind_of(error) is RegistryError else "cannot be opened"
+            raise _kind_of(error)(f"{self._path} {problem}: {error}") from error
         except BaseException:
             self._environment.close()
             raise
