@@ -1,8 +1,8 @@
 """Reads a replica's rows back in slices while it is in use, to find damage that the opening did not read before the rows are needed.
 
 Each slice is one short read transaction, because a long one would keep LMDB from reusing pages. Between slices the log may be
-truncated at either end and state rows may change. A slice therefore begins at the next row that still exists. A pass reads what there was
-when it came to the file, the log or the state: more may be written than it reads, and the other replicas wait for its end.
+truncated at either end and state rows may change. A slice therefore begins at the next row that still exists. A pass ends where the
+file, the log and the state ended when it came to them: more may be written than it reads, and the other replicas wait for its end.
 """
 
 from __future__ import annotations
