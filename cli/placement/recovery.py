@@ -138,10 +138,10 @@ def warning_lines(recovery: PartitionRecovery) -> list[str]:
     said = []
     if newer is not None and recovery.is_newest_certain:
         kept = next(one for one in recovery.replicas if (one.broker_id, one.condition) == (kept_id, "served"))
-        place = f"term {newer.last_term}, index {newer.last_index} on broker {newer.broker_id}"
+        place = f"term {newer.last_leader_epoch}, index {newer.last_index} on broker {newer.broker_id}"
         said += [
             f"broker {newer.broker_id} has a newer replica of {name} than broker {kept_id}: keep that one (--keep {newer.broker_id})",
-            f"the last entry is {place}, and term {kept.last_term}, index {kept.last_index} on broker {kept_id}",
+            f"the last entry is {place}, and term {kept.last_leader_epoch}, index {kept.last_index} on broker {kept_id}",
             f"broker {kept_id} may lack acknowledged records from offset {kept.high_watermark} on, or have others at their offsets",
         ]
     elif newer is not None:
@@ -225,5 +225,5 @@ def _row(partition: LostPartition, replica: ReplicaKnowledge) -> tuple[object, .
     newest = "-" if replica != partition.newest else "yes" if partition.is_newest_certain else "perhaps"
     positions = (replica.last_index, replica.commit_index, replica.log_start_offset, replica.log_end_offset)
     return (
-        name, replica.broker_id, replica.condition, newest, replica.last_term or "?", *positions, replica.high_watermark, "now",
+        name, replica.broker_id, replica.condition, newest, replica.last_leader_epoch or "?", *positions, replica.high_watermark, "now",
     )  # fmt: skip

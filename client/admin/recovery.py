@@ -38,7 +38,7 @@ class ReplicaKnowledge:
     reason: str
     """Explains the condition. Empty for a replica that is served."""
     leader_epoch: int
-    last_term: int
+    last_leader_epoch: int
     """The leader epoch in which its last entry was written. 0: a broker of an older version does not report it."""
     last_index: int
     """Index of its last entry, committed or not."""
@@ -66,7 +66,7 @@ class LostPartition:
     def newest(self) -> ReplicaKnowledge | None:
         """Return the replica to keep: it has every acknowledged record that another one that can be kept has. None: none can be kept.
 
-        It has the highest (`last_term`, `last_index`), the order by which Raft elects a leader. The end of a log alone proves nothing: a
+        It has the highest (`last_leader_epoch`, `last_index`), the order by which Raft elects a leader. The end of a log alone proves nothing: a
         leader that was cut off may have appended records that were never acknowledged, and lack those of the next leader.
         """
         return _newest(self.replicas)
@@ -195,13 +195,13 @@ def _keepable(replicas: Iterable[ReplicaKnowledge]) -> list[ReplicaKnowledge]:
 
 def _is_order_known(replicas: Iterable[ReplicaKnowledge]) -> bool:
     compared = _keepable(replicas)
-    return len(compared) < 2 or all(one.last_term for one in compared)
+    return len(compared) < 2 or all(one.last_leader_epoch for one in compared)
 
 
 def _order(replicas: Iterable[ReplicaKnowledge]) -> Callable[[ReplicaKnowledge], tuple[int, int]]:
     """Return the key by which replicas are compared: that of Raft's elections, or an estimate if a broker did not report it."""
     if _is_order_known(replicas):
-        return lambda one: (one.last_term, one.last_index)
+        return lambda one: (one.last_leader_epoch, one.last_index)
     return lambda one: (one.commit_index, one.log_end_offset)
 
 
@@ -221,7 +221,7 @@ def _read_replica(known: pb.ReplicaKnowledge) -> ReplicaKnowledge:
         condition=_CONDITIONS.get(known.condition, "unknown"),
         reason=known.reason,
         leader_epoch=known.term,
-        last_term=known.last_term,
+        last_leader_epoch=known.last_term,
         last_index=known.last_index,
         commit_index=known.commit_index,
         log_start_offset=known.log_start_offset,

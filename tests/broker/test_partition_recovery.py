@@ -274,7 +274,7 @@ async def test_the_replica_with_the_later_last_term_is_newer_than_one_with_a_hig
         (listed,) = found.partitions
         held = {one.broker_id: one for one in listed.replicas}
         assert held[ahead_id].log_end_offset > held[newer_id].log_end_offset == 2
-        assert held[newer_id].last_term > held[ahead_id].last_term > 0
+        assert held[newer_id].last_leader_epoch > held[ahead_id].last_leader_epoch > 0
         assert listed.newest is not None
         assert (listed.newest.broker_id, listed.is_newest_certain) == (newer_id, True)
         wrong = await admin.recover_partition("flights", 0, ahead_id, unsafe=True, dry_run=True)

@@ -69,14 +69,14 @@ def test_the_synchronous_twins(fake: FakeCluster) -> None:
 
 def replica(
     broker_id: int,
-    last_term: int,
+    last_leader_epoch: int,
     last_index: int,
     *,
     commit: int = 0,
     end: int = 0,
     condition: ReplicaCondition = "served",
 ) -> ReplicaKnowledge:
-    return ReplicaKnowledge(broker_id, condition, "", 9, last_term, last_index, commit, 0, end, 0, 0.0)
+    return ReplicaKnowledge(broker_id, condition, "", 9, last_leader_epoch, last_index, commit, 0, end, 0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,10 @@ def test_the_newest_replica_is_the_one_that_raft_would_elect(
     for one in served:
         recovery = PartitionRecovery("t", 0, one.broker_id, one.log_end_offset, one.log_end_offset, (), 0, 9, replicas)
         assert recovery.is_newest_certain is is_certain
-        is_as_new = (one.last_term, one.last_index) == (served[0].last_term, served[0].last_index) and newest == 1
+        is_as_new = (one.last_leader_epoch, one.last_index) == (
+            served[0].last_leader_epoch,
+            served[0].last_index,
+        ) and newest == 1
         assert (recovery.newer is None) == (one.broker_id == newest or is_as_new)
 
 
