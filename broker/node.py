@@ -108,7 +108,14 @@ class Node:
         self._wire_cluster()
         self.watchdog = parts.watchdog(self.loop, self.timing.stall_seconds)
         self.gc_pauses = GcPauses()
-        self.disk_watch = DiskWatch(storage.disk, self.engine, config.data_dir, self.supervisor, storage.readers.disk)
+        self.disk_watch = DiskWatch(
+            storage.disk,
+            self.engine,
+            config.data_dir,
+            self.supervisor,
+            storage.readers.disk,
+            self.store.end_copies,
+        )
         self.clock_watch = ClockWatch(self.engine, self._peers.is_connected)
         self.standing = Standing(
             config,

@@ -311,6 +311,8 @@ class LmdbLogStore:
             return
         state = self._states.get(key)
         if state is not None:
+            # a copy would keep this thread, and all replicas that it writes, for minutes
+            state.end_copies(is_closing=True)
             with state.changing(), state.gate.alone():
                 state.detach()
             del self._states[key]
@@ -460,6 +462,7 @@ class LmdbLogStore:
         log_file = self._build(key, new, FORMAT_WITH_STATE_FILE)
         with building(key, log_file):
             state_file = self._build_state(key, new_state, rows_of_snapshot(rows, meta.position))
+        state.end_copies()
         with state.changing():
             self._swap(state, state_file)
         self._swap(replica, log_file)
@@ -479,6 +482,7 @@ class LmdbLogStore:
         log_file = self._build(key, new, FORMAT_WITH_STATE_FILE)
         with building(key, log_file):
             staged.settle(Identity(STATE_FORMAT_VERSION, key.group_id, key.replica_id), new_state)
+        state.end_copies()
         with state.changing():
             self._swap(state, staged.detach())
         self._swap(replica, log_file)
@@ -641,6 +645,11 @@ class LmdbLogStore:
         with copying(key, path):
             state.copy_to(path)
             return LmdbStateCopy(key, path, position, self.board.touch if self.board is not None else None)
+
+    def end_copies(self) -> None:
+        """Have all copies of state files that are being written fail, because the volume is about to be full. For any thread."""
+        for state in list(self._states.values()):
+            state.end_copies()
 
     def has_state_file(self, key: ReplicaKey) -> bool:
         """See `StateStore.has_state_file`."""

@@ -7,17 +7,21 @@ memory and is replaced after each commit.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import lmdb
 from raftmq.raft.membership import Membership
 from raftmq.storage.checksum import CHECKSUM_BYTES, is_intact, seal
 from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.errors import ReplicaClosedError
 from raftmq.storage.lmdb_env import (
     StateDatabases,
     Undisturbed,
@@ -67,6 +71,8 @@ if TYPE_CHECKING:
 
 RowT = TypeVar("RowT")
 
+_FULL_DEVICE = "/dev/full"
+"""Every write to it fails for lack of room. LMDB offers no other way to end a copy."""
 _BLOCK_ROWS = 512
 """Rows that are sealed and written in one go, which takes about 2 ms. A write-back has no hurry, and its thread competes for the GIL with
 the event loop: after each block it rests for as long as the block took."""
@@ -90,6 +96,11 @@ class LmdbStateFile(LmdbFile):
         """Held during each change of the file. A thread that closes or replaces the file takes it before the gate."""
         self.meta: StateMeta
         self._databases: StateDatabases
+        self._copies: set[int] = set()
+        """Descriptors of the copies that are being written."""
+        self._copying = threading.Lock()
+        """Guards `_copies`: a descriptor in it is open."""
+        self._is_closing = False
         self.attach(verify)
 
     # ------------------------------------------------------------------------------------------------------ life
@@ -233,10 +244,50 @@ class LmdbStateFile(LmdbFile):
         return meta, RowStream(stream.next_slice, stream.end)
 
     def copy_to(self, path: Path) -> None:
-        """Write the file as of one transaction, without its free pages. The writer goes on, but nobody may close or remap the file."""
+        """Write the file as of one transaction, without its free pages. The writer goes on, but nobody may close or remap the file.
+
+        Raises:
+            ReplicaClosedError: The file was closed, or is about to be.
+            lmdb.DiskError: There is no room, or `end_copies` was called.
+        """
         self._touch(self.key)
-        with self.gate.shared():
-            self.environment.copy(str(path), compact=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            with suppress(OSError):  # as LMDB does itself: the pages of a copy should not displace others from memory
+                fcntl.fcntl(descriptor, fcntl.F_SETFL, getattr(os, "O_DIRECT", 0))
+            with self.gate.shared(), self._registered_copy(descriptor):
+                self.environment.copyfd(descriptor, compact=True)
+        except lmdb.Error as error:
+            if self._is_closing:
+                raise ReplicaClosedError(self.key, "closed while it was copied") from error
+            raise
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _registered_copy(self, descriptor: int) -> Iterator[None]:
+        with self._copying:
+            if self._is_closing:
+                raise ReplicaClosedError(self.key, "about to be closed")
+            self._copies.add(descriptor)
+        try:
+            yield
+        finally:
+            with self._copying:
+                self._copies.discard(descriptor)
+
+    def end_copies(self, *, is_closing: bool = False) -> None:
+        """Have the copies that are being written fail, as if the volume was full: a large one takes minutes. For any thread.
+
+        `is_closing` says that the caller is about to close the file, so that no other copy may begin.
+        """
+        with self._copying:
+            self._is_closing |= is_closing
+            if self._copies:
+                full = os.open(_FULL_DEVICE, os.O_WRONLY | os.O_CLOEXEC)
+                for descriptor in self._copies:
+                    os.dup2(full, descriptor, inheritable=False)
+                os.close(full)
 
     def scrub(self, place: ScrubPlace, bytes_max: int, rows_max: int) -> ScrubSlice:
         """Read the next slice of the file back, in any thread. Raises `DamagedReplicaError`."""

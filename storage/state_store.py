@@ -223,11 +223,11 @@ class StateStore(LogStore, Protocol):
         ...
 
     def copy_state(self, key: ReplicaKey) -> StateCopy:
-        """Copy the state file. Any thread may call it. A call that closes the replica, or grows a map, waits until it has ended.
+        """Copy the state file. Any thread may call it. A call that grows its map waits until it has ended.
 
         Raises:
-            ReplicaClosedError: The replica has no open state file.
-            StorageFullError: The volume has no room.
+            ReplicaClosedError: The replica has no open state file, or was closed in the meantime.
+            StorageFullError: The volume has no room, or the replica got another state in the meantime.
             StorageUnavailableError: The file cannot be copied, for whatever reason. The snapshot can still be read from the file itself.
         """
         ...

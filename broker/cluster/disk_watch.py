@@ -34,14 +34,30 @@ class DiskWatch:
     """Watches one node's data volume. Sets and clears `Engine.write_refusal`."""
 
     def __init__(
-        self, disk: DiskReserve, engine: Engine, data_dir: Path, supervisor: Supervisor, thread: Executor | None = None
+        self,
+        disk: DiskReserve,
+        engine: Engine,
+        data_dir: Path,
+        supervisor: Supervisor,
+        thread: Executor | None = None,
+        end_copies: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the `thread` that looks at the disk. None: one of the loop's, which others may occupy."""
+        """Take the parts.
+
+        Args:
+            disk: The reserve.
+            engine: The engine whose appends are refused.
+            data_dir: The data directory.
+            supervisor: Counts failures.
+            thread: The thread that looks at the disk. None: one of the loop's, which others may occupy.
+            end_copies: Ends the copies of state files that are being written. They were begun with room for them, which appends have taken.
+        """
         self._disk = disk
         self._engine = engine
         self._data_dir = data_dir
         self._supervisor = supervisor
         self._thread = thread
+        self._end_copies = end_copies
         self.free_bytes = 0
         """Free bytes of the volume at the last check, less a released ballast. 0 before the first check."""
         self.reserve_bytes = 0
@@ -80,7 +96,7 @@ class DiskWatch:
                     retry_after_ms=1000,
                 )
             # not before: it syncs a directory, for which a busy disk may take seconds. If it fails, the next check tries again
-            await self._in_thread(self._disk.release_ballast)
+            await self._in_thread(self._make_room)
 
     def _who(self) -> str:
         """Name this broker, or its data directory before a cluster has assigned an id to it."""
@@ -89,6 +105,10 @@ class DiskWatch:
 
     def _measure(self) -> tuple[int, int]:
         return self._disk.usable_bytes(), self._disk.reserve_bytes
+
+    def _make_room(self) -> None:
+        self._end_copies()
+        self._disk.release_ballast()
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await self._engine.loop.run_in_executor(self._thread, function, *arguments)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lmdb
 import pytest
@@ -34,7 +38,7 @@ from raftmq.storage.row_scrub import ScrubPlace
 from raftmq.storage.row_stream import KeyRange, Row, RowStream
 from raftmq.storage.staged_state import LmdbStagedState
 from raftmq.storage.state_codec import FORMAT_VERSION, STATE_META_KEY, StateMeta
-from raftmq.storage.state_store import FilePart, StagedState, StateWrite, body_key, location_key
+from raftmq.storage.state_store import FilePart, StagedState, StateCopy, StateWrite, body_key, location_key
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
 from tests.support.storage.log_builder import (
@@ -635,6 +639,63 @@ def test_threads_record_that_they_read_the_state_file(store: LmdbLogStore) -> No
     store.read_body(KEY, 1)
     next(store.state_rows(KEY))
     assert touched == [KEY] * 4
+
+
+# ---------------------------------------------------------------------------------------------------- copies without end
+
+
+class SlowlyCopied:
+    """An environment whose copy has no end, unless a write of it fails."""
+
+    def __init__(self, environment: lmdb.Environment) -> None:
+        self._environment = environment
+        self.has_begun = threading.Event()
+
+    def copyfd(self, descriptor: int, compact: bool) -> None:
+        assert compact
+        page = mmap.mmap(-1, mmap.PAGESIZE)  # the file may take only whole pages of memory
+        try:
+            for _ in range(20_000):
+                os.write(descriptor, page)
+                self.has_begun.set()
+                time.sleep(0.001)
+        except OSError as error:
+            raise lmdb.DiskError(error.strerror) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._environment, name)
+
+
+@contextmanager
+def copying_slowly(store: LmdbLogStore, threads: ThreadPoolExecutor) -> Iterator[Future[StateCopy]]:
+    state = store._state(KEY)
+    assert state._environment is not None
+    slow = SlowlyCopied(state._environment)
+    state._environment = slow  # type: ignore[assignment]
+    copied = threads.submit(store.copy_state, KEY)
+    assert slow.has_begun.wait(10)
+    yield copied
+    assert not list(store.state_path(KEY).parent.glob("*.copy*"))
+
+
+def test_a_close_does_not_wait_for_a_copy(store: LmdbLogStore) -> None:
+    """It runs on a writer, so that a quarter of the broker's replicas waited with it for as long as the copying of gigabytes took."""
+    with ThreadPoolExecutor(2) as threads, copying_slowly(store, threads) as copied:
+        threads.submit(store.close, KEY).result(10)
+        with pytest.raises(ReplicaClosedError):
+            copied.result(10)
+    store.open(KEY)
+    assert list(store.state_rows(KEY)) == OLD_ROWS
+    store.copy_state(KEY).close()
+
+
+def test_copies_end_when_the_volume_is_about_to_be_full(store: LmdbLogStore) -> None:
+    """A copy begins if there is room for it. Appends may take that meanwhile, and the copy went on into the reserve."""
+    with ThreadPoolExecutor(2) as threads, copying_slowly(store, threads) as copied:
+        store.end_copies()
+        with pytest.raises(StorageFullError):
+            copied.result(10)
+    assert list(store.state_rows(KEY)) == OLD_ROWS
 
 
 # ---------------------------------------------------------------------------------------------------- lack of space

@@ -88,6 +88,21 @@ async def test_appends_are_refused_before_the_ballast_is_released_and_if_that_fa
     assert refusal(engine).code == pb.DISK_FULL
 
 
+async def test_copies_that_are_being_written_end_below_the_reserve(tmp_path):
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    ended = []
+    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor(), end_copies=lambda: ended.append(1))
+    await watch.look()
+    assert ended == []
+    volume.free = RESERVE
+    await watch.look()
+    assert ended == [1]
+
+
 async def test_bytes_in_flight_count_as_used(tmp_path):
     volume = Volume(tmp_path)
     disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
