@@ -142,6 +142,12 @@ class Outbound(FrameProtocol):
         self._reserved += size
         return True
 
+    def shrink(self) -> int:
+        """Give back the buffer of a large response. See `FrameProtocol`."""
+        spare = super().shrink() if self.requests is not None else 0
+        self._reserved -= spare
+        return spare
+
     def pause_writing(self) -> None:
         """Let `drained` wait."""
         self.writable.clear()

@@ -290,6 +290,17 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._buffer[:rest] = memoryview(self._buffer)[at:filled]
         self._filled = rest
 
+    def shrink(self) -> int:
+        """Give back what a large frame needed, if the buffer is empty. Return the bytes that were given back.
+
+        Not during `buffer_updated` of this connection.
+        """
+        spare = len(self._buffer) - self._buffer_bytes_wanted
+        if self._filled or spare <= 0:
+            return 0
+        self._buffer = bytearray(self._buffer_bytes_wanted)
+        return spare
+
     def on_frame(self, frame_type: FrameType, body: memoryview) -> None:
         """Process a frame with the right checksum. `body` is valid only during the call. Raises FrameError to end the connection."""
         raise NotImplementedError

@@ -186,6 +186,11 @@ class _Inbound(FrameProtocol):
         self._reserved += size
         return True
 
+    def shrink(self) -> int:
+        spare = super().shrink()
+        self._reserved -= spare
+        return spare
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         if self._timeout is not None:
@@ -387,8 +392,15 @@ class PeerTransport:
         self.dismiss(inbound)
 
     def reserve(self, size: int) -> bool:
-        """Return whether the read buffers of all connections together may grow by this size."""
-        if self._read_buffer_bytes + size > self.limits.peer_read_buffer_bytes_max:
+        """Return whether the read buffers of all connections together may grow by this size.
+
+        If there is no room, those that are large and empty are made small: each peer that ever sent a large frame has one.
+        """
+        bytes_max = self.limits.peer_read_buffer_bytes_max
+        if self._read_buffer_bytes + size > bytes_max:
+            outbound = (link.protocol for link in self._links.values() if link.protocol is not None)
+            self._read_buffer_bytes -= sum(one.shrink() for one in (*self._inbound.values(), *outbound))
+        if self._read_buffer_bytes + size > bytes_max:
             return False
         self._read_buffer_bytes += size
         return True

@@ -45,6 +45,26 @@ async def test_a_frame_larger_than_the_read_buffer_arrives_whole():
             assert (await two.frames.get())[2] == payload
 
 
+async def test_empty_buffers_of_other_peers_make_room_for_a_large_frame():
+    """Each kept the size of the largest frame that it had taken. In a large cluster none was left for the entries of a further peer: its
+    channel was cut at each attempt to send one.
+    """
+    payload = bytes(1024 * 1024)
+    limits = dataclasses.replace(Limits(), peer_read_buffer_bytes_max=2_500_000)
+    async with contextlib.AsyncExitStack() as stack:
+        _, two, address = await stack.enter_async_context(transport(9, limits=limits))
+        for node_id in range(1, 6):
+            one, events, _ = await stack.enter_async_context(transport(node_id))
+            one.set_peers({9: address})
+            await events.events.get()
+            for _ in range(2):
+                while not one.send(9, Channel.APPEND, FrameType.MESSAGE, [payload]):
+                    await asyncio.sleep(0)
+                one.flush()
+                async with asyncio.timeout(10):
+                    assert await two.frames.get() == (node_id, FrameType.MESSAGE, payload)
+
+
 async def test_a_dead_process_is_reported_as_refused():
     async with transport(1) as (one, events, _):
         async with transport(2) as (_, _, address):
