@@ -54,6 +54,8 @@ class Link:
         self.protocol: Outbound | None = None
         self.peer: Hello | None = None
         """The description that the peer gave of itself when it was last connected."""
+        self.is_told_up = False
+        """Whether the handler was told that the control channel is open, and not yet that it was lost."""
         self.pending: Parts = []
         self.pending_bytes = 0
         self._tried = asyncio.Event()
@@ -163,12 +165,14 @@ class Link:
         self.protocol = protocol
         self._tried.set()
         if self.channel is Channel.CONTROL:
+            self.is_told_up = True
             self._tell(self._owner.handler.on_peer_up)
         await protocol.closed
         self.protocol = None
         self._tried.clear()
         self.pending, self.pending_bytes = [], 0
         if self.channel is Channel.CONTROL:
+            self.is_told_up = False
             self._tell(self._owner.handler.on_peer_down)
 
     def _tell(self, event: Callable[[NodeId], None]) -> None:

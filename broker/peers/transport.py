@@ -428,10 +428,9 @@ class PeerTransport:
         addresses = {} if self._is_closed else self._addresses | self._said_addresses()
         for (node_id, channel), link in list(self._links.items()):
             if addresses.get(node_id) != link.address:
-                was_up = link.open_transport is not None
                 link.close()
                 del self._links[node_id, channel]
-                if was_up and channel is Channel.CONTROL and not self._is_closed:
+                if link.is_told_up and not self._is_closed:
                     self.handler.on_peer_down(node_id)
         for node_id, address in addresses.items():
             for channel in Channel:

@@ -65,6 +65,17 @@ async def test_empty_buffers_of_other_peers_make_room_for_a_large_frame():
                     assert await two.frames.get() == (node_id, FrameType.MESSAGE, payload)
 
 
+async def test_a_connection_that_was_ending_when_its_peer_moved_is_reported_as_lost():
+    """Its task was cancelled before it had noticed the end, and nobody else told it: the groups that the peer led kept it as their leader."""
+    async with transport(1) as (one, events, _), transport(2) as (_, _, address), transport(2) as (_, _, elsewhere):
+        one.set_peers({2: address})
+        assert await events.events.get() == ("up", 2)
+        one._links[2, Channel.CONTROL].protocol.transport.abort()
+        one.set_peers({2: elsewhere})
+        async with asyncio.timeout(10):
+            assert [await events.events.get(), await events.events.get()] == [("down", 2), ("up", 2)]
+
+
 async def test_a_dead_process_is_reported_as_refused():
     async with transport(1) as (one, events, _):
         async with transport(2) as (_, _, address):
