@@ -72,7 +72,8 @@ if TYPE_CHECKING:
 RowT = TypeVar("RowT")
 
 _FULL_DEVICE = "/dev/full"
-"""Every write to it fails for lack of room. LMDB offers no other way to end a copy."""
+"""Every write to it fails for lack of room. LMDB offers no other way to end a copy. Systems without it have a device that is opened for reading
+alone instead: a write to that fails, too."""
 _BLOCK_ROWS = 512
 """Rows that are sealed and written in one go, which takes about 2 ms. A write-back has no hurry, and its thread competes for the GIL with
 the event loop: after each block it rests for as long as the block took."""
@@ -284,7 +285,8 @@ class LmdbStateFile(LmdbFile):
         with self._copying:
             self._is_closing |= is_closing
             if self._copies:
-                full = os.open(_FULL_DEVICE, os.O_WRONLY | os.O_CLOEXEC)
+                has_device = Path(_FULL_DEVICE).exists()
+                full = os.open(_FULL_DEVICE, os.O_WRONLY) if has_device else os.open(os.devnull, os.O_RDONLY)
                 for descriptor in self._copies:
                     os.dup2(full, descriptor, inheritable=False)
                 os.close(full)
