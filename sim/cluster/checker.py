@@ -26,10 +26,12 @@ from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import Entry, EntryHeader, EntryKind, Proposal
+from raftmq.raft.membership import MembershipChange
 from raftmq.raft.messages import AppendRequest, AppendResponse, Message, VoteRequest, VoteResponse
 from raftmq.raft.ready import Appended, AppendWork, Role, RoleChange
 from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaStorageError
-from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.log_store import ReplicaKey, Update
+from raftmq.storage.state_store import StateWrite
 from raftmq.types import METADATA_GROUP_ID, GroupId
 
 from sim.cluster.cluster import Cluster, Process
@@ -38,6 +40,7 @@ from sim.cluster.invariants.applied_once import AppliedOnce
 from sim.cluster.invariants.bounded_restart import check_bounded_restart, durable_clean_point
 from sim.cluster.invariants.budgets import Budgets
 from sim.cluster.invariants.committed_log import CommittedLog
+from sim.cluster.invariants.committed_on_disk import CommittedOnDisk
 from sim.cluster.invariants.dead_letters import DeadLetters
 from sim.cluster.invariants.definite_failures import DefiniteFailures
 from sim.cluster.invariants.durable_answers import (
@@ -51,12 +54,13 @@ from sim.cluster.invariants.exactly_once import ExactlyOnce
 from sim.cluster.invariants.group_ownership import SESSION_SECONDS, GroupOwnership
 from sim.cluster.invariants.high_watermark import HighWatermark
 from sim.cluster.invariants.memory import Memory
+from sim.cluster.invariants.new_voters import check_new_voters
 from sim.cluster.invariants.pace import watch_pace
 from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.cluster.invariants.queue_clock import QueueClocks
 from sim.cluster.invariants.queue_firings import Firings
 from sim.cluster.invariants.queue_rows import DurableQueue, check_bodies, living_rows
-from sim.cluster.invariants.queue_state import QueueStates, check_gate
+from sim.cluster.invariants.queue_state import QueueStates, check_gate, check_rows_not_ahead
 from sim.cluster.invariants.queue_turns import FairTurns
 from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
@@ -74,6 +78,7 @@ from sim.cluster.invariants.served import (
     check_served_or_reported,
 )
 from sim.cluster.invariants.settings import KeptSettings
+from sim.cluster.invariants.settlements_first import check_settlements_first
 from sim.cluster.invariants.stale_leaders import StaleLeaders
 from sim.cluster.invariants.time_search import check_time_search
 from sim.cluster.invariants.votes import VoteOnce
@@ -105,6 +110,7 @@ class Checker:
         self._memory = Memory(is_forgetful=is_forgetful)
         self.violation: InvariantViolation | None = None
         self.committed = CommittedLog()
+        self._committed_on_disk = CommittedOnDisk()
         self.exactly_once = ExactlyOnce()
         self.definite_failures = DefiniteFailures()
         self.acknowledged = Acknowledged(self.committed)
@@ -184,6 +190,7 @@ class Checker:
         engine = process.node.engine
         watch_pace(engine.copy_pace, engine.limits.copy_burst_seconds, self.judge)
         self._watch_storage(process, process.node.store, process.node.registry)
+        self._watch_writes(process, process.node.store)
         self._watch_failures(process, process.node.supervisor)
 
     def _watch_consensus(self, process: Process, engine: Any) -> None:
@@ -278,6 +285,42 @@ class Checker:
         store.found = watched_found
         registry.quarantine = watched_quarantine
 
+    def _watch_writes(self, process: Process, store: Any) -> None:
+        """Look at the disk after each change of a file, also after those that a crash lets through."""
+        machine, append, open_file, disk = process.machine.name, store.append_batch, store.open, store.disk
+        install, install_staged, write_state = store.install, store.install_staged, store.write_state
+
+        def look(key: ReplicaKey, first_index: int | None = None) -> None:
+            if (machine, key) not in self.damaged:
+                self.judge(self._committed_on_disk.on_written, disk, key, first_index)
+
+        def watched_append(updates: Sequence[tuple[ReplicaKey, Update]]) -> None:
+            append(updates)
+            for key, update in updates:
+                look(key, update.entries[0].index if update.entries else None)
+
+        def watched_open(key: ReplicaKey) -> RestoredState:
+            restored: RestoredState = open_file(key)
+            look(key)
+            return restored
+
+        def watched_install(key: ReplicaKey, *arguments: Any) -> None:
+            install(key, *arguments)
+            look(key)
+
+        def watched_install_staged(key: ReplicaKey, *arguments: Any) -> None:
+            install_staged(key, *arguments)
+            look(key)
+
+        def watched_write_state(key: ReplicaKey, write: StateWrite) -> None:
+            write_state(key, write)
+            replica = process.node.engine.replicas.get(key.group_id) if process.node is not None else None
+            if replica is not None and replica.key == key:
+                self.judge(check_rows_not_ahead, replica, write.state_index)
+
+        store.append_batch, store.open, store.write_state = watched_append, watched_open, watched_write_state
+        store.install, store.install_staged = watched_install, watched_install_staged
+
     def _watch_failures(self, process: Process, supervisor: Any) -> None:
         record_failure = supervisor.record_failure
 
@@ -290,7 +333,7 @@ class Checker:
     def _watch_group(self, process: Process, replica: Replica[StateMachine]) -> None:
         self._on_founder(process, replica)
         watched: Any = replica
-        apply, propose = replica.apply, replica.propose
+        apply, propose, propose_membership = replica.apply, replica.propose, replica.propose_membership
         applied = AppliedOnce(replica)
         watermark = HighWatermark(replica)
 
@@ -303,6 +346,11 @@ class Checker:
             appended, applied = propose(proposals)
             self.judge(self._on_proposed, replica, appended)
             return appended, applied
+
+        def watched_membership(change: MembershipChange) -> Any:
+            assert process.node is not None
+            self.judge(check_new_voters, replica, change, process.node.view.is_connected)
+            return propose_membership(change)
 
         if isinstance(replica.state_machine, QueuePartition):
             self._watch_queue(process, replica, replica.state_machine)
@@ -317,6 +365,7 @@ class Checker:
             replica.restored_listeners.append(settings.on_restored)
         watched.apply = watched_apply
         watched.propose = watched_propose
+        watched.propose_membership = watched_membership
 
     def _on_founder(self, process: Process, replica: Replica[StateMachine]) -> None:
         """Learn which log a group continues when its founder opens, and which entries of it are lost."""
@@ -383,6 +432,7 @@ class Checker:
         def on_applied(entry: Entry, result: object) -> None:
             self.judge(self.dead_letters.on_applied, group_id, entry, machine, partial(_group_of, process))
             self.judge(self.firings.on_applied, group_id, entry, result, machine)
+            self.judge(check_settlements_first, group_id, entry, result)
 
         replica.applier.listeners.append(on_applied)
 

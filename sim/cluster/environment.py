@@ -30,7 +30,15 @@ from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.storage.writer_threads import Completion, WriterThreads
 
 from sim.cluster.rpc.server import RpcServer
-from sim.cluster.world.disk import Disk, SimExecutor, SimLogStore, SimRegistry, SimReserve, SimWriters
+from sim.cluster.world.disk import (
+    Disk,
+    SimExecutor,
+    SimLogStore,
+    SimRegistry,
+    SimReserve,
+    SimRowReaders,
+    SimWriters,
+)
 from sim.cluster.world.loop import VirtualLoop
 from sim.cluster.world.network import Network
 from sim.cluster.world.write_back import SimWriteBackThread
@@ -200,7 +208,8 @@ class SimParts(NodeEnvironment):
     def readers(self, limits: Limits) -> ThreadPools:
         """See `NodeEnvironment`."""
         self.sim_write_back = SimWriteBackThread(self._loop, self._disk)
-        return replace(ThreadPools.shared(SimExecutor(self._loop)), write_back=self.sim_write_back)
+        rows = SimRowReaders(self._loop, self._disk)
+        return replace(ThreadPools.shared(SimExecutor(self._loop)), rows=rows, write_back=self.sim_write_back)
 
     def writers(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from raftmq.broker.base.request_error import RequestError
@@ -29,8 +30,10 @@ from raftmq.fsm.metadata_views import PartitionView
 from raftmq.raft.entry import Entry, EntryKind, Proposal
 from raftmq.types import METADATA_GROUP_ID, GroupId
 
+from sim.cluster import overtaking
 from sim.cluster.checker import Checker
 from sim.cluster.cluster import HOUR_MS, Cluster, Machine, Process, SimNode
+from sim.cluster.invariants.removals import check_removable
 from sim.cluster.invariants.served import PlantedDefect
 from sim.cluster.majority import keeps_majority
 from sim.cluster.options import FAULTS, Options
@@ -88,6 +91,8 @@ class Nemesis:
         """Whether a replica is cut off from the others of its partition, which will be lost."""
         self._is_growth_stuck = False
         """Whether a machine stays down until a partition does not wait for it."""
+        self._is_overtaking = False
+        """Whether a leader is being overtaken."""
         self._retiring: dict[str, int] = {}
         """Machine -> its node, which is being drained and removed."""
         self._backup: Disk | None = None
@@ -310,6 +315,46 @@ class Nemesis:
         if machine is not None:
             machine.disk.stalled_until = self._loop.now + self._rng.uniform(0.2, 2.5)
             self._did("stall_disk", f"{machine.name} until {machine.disk.stalled_until:.3f}")
+
+    def _overtake(self) -> None:
+        """Overtake a leader while one of its followers installs its snapshot. In half of the cases the follower's power is cut after that."""
+        candidates = [
+            (leading, following, leader.group_id)
+            for leading in self._running()
+            if leading.node is not None
+            for leader in leading.node.engine.replicas.values()
+            if leader.is_leader and leader.group_id != METADATA_GROUP_ID
+            if len(leader.core.membership.voters) >= overtaking.VOTERS_MIN
+            for following in self._running()
+            if following is not leading and following.node is not None
+            if leader.group_id in following.node.engine.replicas
+        ]
+        if not candidates or self._is_overtaking:
+            return
+        leading, following, group_id = self._rng.choice(candidates)
+        self._is_overtaking = True
+        self._did("overtake", f"g{group_id}: {leading.name}, while {following.name} installs")
+        steps = overtaking.steps(self._cluster, self._rng, leading, following, group_id)
+        self._go_on_overtaking(steps, (leading, leading.process), (following, following.process), self._loop.now)
+
+    def _go_on_overtaking(
+        self,
+        steps: Generator[float],
+        leading: tuple[Machine, Process | None],
+        following: tuple[Machine, Process | None],
+        begun: float,
+    ) -> None:
+        """Take the next step, unless a process has ended or it takes too long."""
+        is_lost = any(machine.process is not process for machine, process in (leading, following))
+        if is_lost or not self._is_active or self._loop.now - begun > overtaking.SECONDS_MAX:
+            steps.close()
+        seconds = next(steps, None)
+        if seconds is not None:
+            self._loop.after(seconds, None, self._go_on_overtaking, steps, leading, following, begun)
+            return
+        self._is_overtaking = False
+        if not is_lost and self._is_active and self._rng.random() < 0.5:
+            self._end("power_cut", following[0], is_power_cut=True)
 
     def _full_disk(self) -> None:
         machine = self._pick()
@@ -807,8 +852,25 @@ class Nemesis:
             if is_wish_over and view.state == "active":
                 del self._retiring[machine.name]
                 return
-            self._propose(process, SetNodeState(node_id, "active") if is_wish_over else RemoveNode(node_id))
+            if is_wish_over:
+                self._propose(process, SetNodeState(node_id, "active"))
+            elif self._may_remove(process, node_id):
+                self._propose(process, RemoveNode(node_id))
         self._loop.after(_REPEAT_SECONDS, None, self._go_on_retiring, machine, node_id)
+
+    def _may_remove(self, process: Process, node_id: int) -> bool:
+        """Return whether the metadata leader's service would pass the removal of an empty broker on. Metadata itself refuses that of a full one."""
+        node = process.node
+        assert node is not None
+        if node.view.metadata.state_machine.replica_count_of_node(node_id):
+            return True
+        try:
+            removed = process.host.context.run(partial(node.grpc.removal._removable, node_id, is_forced=False))
+        except RequestError as error:
+            self._trace(f"refused: {error}")
+            return False
+        self._checker.judge(check_removable, node.view.metadata.core.membership, removed)
+        return True
 
     def _stuck_growth(self) -> None:
         """Raise a replication factor while the broker of a further replica is down, which stays so until another broker has the replica."""

@@ -124,6 +124,8 @@ class Options:
     """Interval at which brokers renew the marks of their directories."""
     configure: int = 0
     """An operator changes settings of one broker or of all while they run."""
+    overtake: int = 0
+    """A follower with a hanging disk gets a snapshot and entries after it. Their leader is deposed while the snapshot is being installed."""
     renewed_copy: int = 0
     """The disk of the machine that may lose data is replaced by a copy from before its running broker renewed its mark."""
 
@@ -149,7 +151,7 @@ FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
     "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down", "recover", "reshape",
-    "retire_node", "renewed_copy", "stuck_growth", "configure",
+    "retire_node", "renewed_copy", "stuck_growth", "configure", "overtake",
 )  # fmt: skip
 """The names of all faults, which are also the names of their weights."""
 

@@ -27,6 +27,7 @@ from sim.cluster.entrants import Entrants, has_entrants
 from sim.cluster.environment import ProcessEnded, SimParts
 from sim.cluster.faults import Nemesis
 from sim.cluster.invariants.dead_letters import watch_deaths
+from sim.cluster.invariants.failed_calls import watch_calls
 from sim.cluster.invariants.queue_turns import watch_turns
 from sim.cluster.invariants.queue_work import watch_work
 from sim.cluster.invariants.settings import why_not_followed
@@ -145,6 +146,8 @@ SETTINGS_SHARE = 0.25
 """Share of the seeds in which settings are changed while brokers run."""
 STUCK_GROWTH_SHARE = 0.3
 """Share of the seeds in which a further replica does not arrive, of those with enough brokers."""
+OVERTAKING_SHARE = 0.1
+"""Share of the seeds in which leaders are overtaken while a follower installs their snapshot."""
 RECOVERIES_SHARE = 0.15
 """Share of the seeds in which partitions lose their majority."""
 RESHAPES_SHARE = 0.2
@@ -191,6 +194,21 @@ def _with_settings(seed: int, options: Options) -> Options:
     return replace(options, configure=rng.randrange(1, 5)) if is_drawn else options
 
 
+def _with_overtaking(seed: int, options: Options) -> Options:
+    """Add leaders that are overtaken while a follower installs their snapshot, drawn from a stream of their own, and what they need."""
+    rng = random.Random(f"overtaking of {seed}")
+    if seed < FIRST_WITH_ORDERS or rng.random() >= OVERTAKING_SHARE:
+        return options
+    return replace(
+        options,
+        overtake=rng.randrange(2, 8),
+        machines=5,
+        replication_factor=5,
+        retention_ms=1_200,
+        retention_seconds=1.0,
+    )
+
+
 class Simulation:
     """One run with all its parts."""
 
@@ -218,6 +236,7 @@ class Simulation:
             self.options = replace(self.options, all_down=self.queue_options.all_down)
         if options is None and not build.option_overrides:
             self.options = _with_settings(seed, _with_growth(seed, _with_orders(seed, self.options)))
+            self.options = _with_overtaking(seed, self.options)
         self.is_upgraded = is_upgraded(seed) if build.is_upgraded is None else build.is_upgraded
         if self.is_upgraded:  # the operator of an upgrade waits for every broker
             self.options = replace(self.options, stuck_growth=0)
@@ -615,6 +634,7 @@ class Simulation:
             "snapshot_copies": sum(m.disk.copies_made for m in machines),
             "snapshot_copies_left": sum(m.disk.copies_left for m in machines),
             "installs_torn": sum(m.disk.torn_installs for m in machines),
+            "installs_overtaken": sum(m.disk.overtaken_installs for m in machines),
             **self.workload.outcomes,
             **(self.queues.ledger.counts if self.queues is not None else {}),
             **(self.roller.counts if self.roller is not None else {}),
@@ -642,6 +662,7 @@ def run_seed(
     unscale = scale(is_tight=simulation.options.is_tight, is_forgetful=simulation.options.is_forgetful)
     unoffer = simulation.offer_queues()
     withdraw = simulation.add_next_version()
+    unwatch = watch_calls(simulation.checker.judge)
     sdk_clock.time = WallTimeModule(simulation.loop)
     if trace is not None:
         trace(f"seed {seed}: {simulation.options}")
@@ -664,6 +685,7 @@ def run_seed(
         verdict, detail = Verdict.CRASH, f"{type(error).__name__}: {error}"
     finally:
         sdk_clock.time = time_module
+        unwatch()
         withdraw()
         unoffer()
         unscale()

@@ -4,6 +4,7 @@
 |---|---|
 | `AcknowledgedNeverLost`: a record whose send succeeded is at the acknowledged offset, and readable until it is trimmed | `acknowledged.py` |
 | `StateMachineSafety`, `OffsetsDense`: one entry per index, and offsets without gaps that never change | `committed_log.py` |
+| `CommittedOnDisk`: what a disk names as committed is on it and committed, after every write, and its commit index never goes back | `committed_on_disk.py` |
 | `HighWatermarkMonotone`: on a replica, high watermark and start of the log never go back | `high_watermark.py` |
 | `CommittedReads`: consumers receive only committed records, undamaged | `reads.py` |
 | `ExactlyOnce`: a record of an idempotent producer is written once, and its batches are in order | `exactly_once.py` |
@@ -20,11 +21,14 @@
 | `VoteDurable`, `AckDurable`: votes and acknowledgements leave only when the disk holds them | `durable_answers.py` |
 | `RequestDurable`: the term, the own vote and the log end in a vote request are on disk | `durable_answers.py` |
 | `AnswerOfRound`: an answer to an earlier round of (pre-)vote requests is not counted | `../../core/invariants/votes.py` |
+| `NewVotersAnswer`: a replica gets a vote only while its leader reaches its node | `new_voters.py` |
 | `QuarantinedSilent`: a damaged replica does not vote, acknowledge, lead or serve | `quarantine.py` |
 | `OnlyCopiesRefused`: no broker gives up a data directory that is no copy | `refused_copies.py` |
 | `OnlyRemovedLeave`: no broker takes itself for removed unless the metadata has removed it | `removals.py` |
+| `RemovedHaveNoVote`: no empty broker is removed while the metadata's group counts its vote | `removals.py` |
 | `BoundedRestart`: opening checks no entry that the clean point on the disk covers | `bounded_restart.py` |
 | `ServedOrReported`, `DefectStays`: a node serves each of its replicas or reports that it does not, and a defect ends no process | `served.py` |
+| `CallsHaveNoDefect`: no call ends with an error of the program that no fault explains | `failed_calls.py` |
 | `BudgetsHold`: nothing exceeds its limit, except one piece held alone, and everything is released | `budgets.py` |
 | *FreedSpaceReturns*: the space of deleted records is free again (judged after healing, so it is liveness) | `space.py` |
 | `TimeSearchExact`: a search by timestamp finds the batch that a look at every entry finds | `time_search.py` |
@@ -34,7 +38,9 @@
 | `OneOwner`, `FenceHolds`, `CommittedForward`, `SessionKept`: the promises to members of a group | `group_ownership.py` |
 | `CountsHold`: the counts of a queue partition equal a recount; `EqualState` for a queue's memory and disk | `queue_state.py` |
 | `RowsAgree`, `BodiesStay`: the durable rows of a queue describe the same messages, and each message's body is found | `queue_rows.py` |
+| `RowsNotAhead`: the rows on disk are never of a later state than that of the machine that reads them | `queue_state.py` |
 | `WorkBounded`: no entry of a queue touches more messages than it may | `queue_work.py` |
+| `SettlementsFirst`: no settlement is refused because a lease of its entry has used the work up | `settlements_first.py` |
 | `CopiesAreDeaths`, `CopiedOnce`, `RecordedAfterCopied`: each dead message is in the dead letter topic once, in order, before that is recorded | `dead_letters.py` |
 | `QueueClockHolds`: a queue's clock never goes back, and is near the correct time | `queue_clock.py` |
 | `OneFiring`: a schedule fires once per due time, not before it, and only in its newest version | `queue_firings.py` |

@@ -1,4 +1,4 @@
-"""`EqualState`, `CountsHold` for queue partitions: replicas with equal applied index have equal state, and every count equals a recount.
+"""`EqualState`, `CountsHold`, `RowsNotAhead` for queue partitions: replicas with equal applied index have equal state, and counts equal a recount.
 
 A queue keeps most rows on disk alone. In memory are the tables of tenants, sessions, schedules, jobs and producers, and all leased messages:
 they are compared while the run goes on. The rows on disk are compared where two replicas have written back the same index.
@@ -106,3 +106,13 @@ def check_gate(where: str, gate: QueueGate) -> None:
     demand(gate.immediate == 0, "CountsHold", f"{where}: {gate.immediate} messages are being committed")
     held = gate._proposed.messages + gate._admitted.messages
     demand(held == 0, "CountsHold", f"{where}: the gate counts {held} messages that are applied")
+
+
+def check_rows_not_ahead(replica: Replica[StateMachine], state_index: int) -> None:
+    """Check the state that was just written to the file of an open replica. The machine reads rows there for the entries that it applies."""
+    applied = replica.state_machine.applied_index
+    demand(
+        replica.is_closed or state_index <= applied,
+        "RowsNotAhead",
+        f"the rows of r{replica.replica_id} of g{replica.group_id} are those at {state_index}, and it has applied only {applied}",
+    )

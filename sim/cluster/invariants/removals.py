@@ -1,10 +1,14 @@
 """`OnlyRemovedLeave`: a broker takes itself for removed only if the metadata has removed or replaced it (promise: no healthy broker asks its
 operator to give up its data directory).
+
+`RemovedHaveNoVote`: a broker is not removed as an empty one while the metadata's group counts its vote, which would be missing from then on.
 """
 
 from __future__ import annotations
 
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_views import NodeView
+from raftmq.raft.membership import Membership
 
 from sim.cluster.cluster import SimNode
 from sim.core.invariants.violation import demand
@@ -25,3 +29,9 @@ class Removals:
         removal = node._bootstrap.removal
         is_right = not removal or node.registry.uuid in self._retired
         demand(is_right, "OnlyRemovedLeave", f"broker {node.registry.node_id} takes itself for removed: {removal}")
+
+
+def check_removable(membership: Membership, node: NodeView) -> None:
+    """Check a broker that the metadata leader is about to remove as an empty one."""
+    has_vote = node.metadata_replica_id in membership.voter_ids
+    demand(not has_vote, "RemovedHaveNoVote", f"broker {node.node_id} is removed, whose vote {membership} counts")

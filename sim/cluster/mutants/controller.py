@@ -290,3 +290,46 @@ def group_overlooks_new_partitions() -> None:
         "is_planned_for",
         lambda is_planned: lambda metadata, group: group.row.epoch == group.row.target_epoch,
     )
+
+
+@mutant(
+    "service",
+    "a new replica that has caught up and died gets a vote",
+    **{
+        **_CALM,
+        "move_replicas": 9,
+        "kill": 6,
+        "operate": 0,
+        "fault_every": 0.25,
+        "machines": 5,
+        "replication_factor": 1,
+    },
+)
+def unreachable_newcomer_promoted() -> None:
+    from raftmq.broker.cluster.reconciler import Reconciler
+
+    def make(caught_up: Any) -> Any:
+        def with_dead(self: Any, replica: Any) -> Any:
+            host, self._host = self._host, _Connected(self._host)
+            try:
+                return caught_up(self, replica)
+            finally:
+                self._host = host
+
+        return with_dead
+
+    replace_method(Reconciler, "_caught_up", make)
+
+
+class _Connected:
+    """A reconciler's host that takes every node for reachable."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    def is_connected(self, node_id: int) -> bool:
+        del node_id
+        return True

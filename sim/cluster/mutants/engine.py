@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sim.cluster.mutants.registry import mutant
+from sim.cluster.mutants.registry import OVERTAKING, mutant
 
 
 @mutant("engine", "answers leave before the write that they confirm is done")
@@ -341,3 +341,36 @@ def renewed_mark_is_another_process() -> None:
     from raftmq.storage.registry import MARK_BYTES, Registry
 
     Registry.process_mark = property(lambda self: self.boot_marks[-MARK_BYTES:])  # type: ignore[method-assign, assignment]
+
+
+@mutant(
+    "engine",
+    "a write names entries as committed that another leader replaced while a snapshot before them was installed",
+    **OVERTAKING,
+    send_every=0.05,
+)
+def replaced_entries_named_as_committed() -> None:
+    from raftmq.broker.replica import commits
+
+    def last_written(log: Any, entries: Any) -> Any:
+        return entries[-1].index if entries else log.offset_in_progress - 1
+
+    commits._last_held = last_written
+
+
+@mutant(
+    "engine",
+    "a write without entries names only those as committed whose write the core has counted",
+    stall_disk=8,
+    isolate=6,
+    reshape=6,
+    fault_every=0.2,
+    send_every=0.05,
+    disk_latency=0.02,
+    replication_factor=3,
+)
+def durable_commit_index_goes_back() -> None:
+    from raftmq.broker.replica import commits
+
+    held = commits._last_held
+    commits._last_held = lambda log, entries: held(log, entries) if entries else log.durable_index

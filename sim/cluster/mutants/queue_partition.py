@@ -8,10 +8,14 @@ import dataclasses
 from contextlib import suppress
 from typing import Any
 
-from sim.cluster.mutants.registry import queue_mutant, replace_method
+from sim.cluster.mutants.registry import OVERTAKING, queue_mutant, replace_method
 
 DEAD_LETTERS = {"has_dead_letters": True, "attempts_max": 2}
 """Options under which messages die often and are copied."""
+_TINY_MEMORY = {
+    "is_memory_tiny": True, "tail_entries": 3, "write_back_seconds": 0.2, "write_back_rows_max": 20, "recent_entries_bytes_max": 1_000,
+}  # fmt: skip
+"""Options under which entries often need rows from disk, and rows are often written back."""
 
 
 @queue_mutant("nobody carries the time when nothing else happens")
@@ -261,3 +265,39 @@ def copied_before_acknowledged() -> None:
         return append
 
     replace_method(DeadLetterCopier, "_append", acknowledging_all)
+
+
+@queue_mutant(
+    "rows that arrive after the core took a snapshot are given to the old state",
+    queues={**_TINY_MEMORY, "partitions": 2},
+    **{**OVERTAKING, "partitions": 1},
+)
+def late_rows_reach_the_old_state() -> None:
+    from raftmq.broker.replica.entry_applier import EntryApplier
+
+    def make(drop: Any) -> Any:
+        def dropping(self: Any) -> None:
+            give_up(self)
+            drop(self)
+
+        return dropping
+
+    give_up = EntryApplier.give_up
+    replace_method(EntryApplier, "drop", make)
+    EntryApplier.give_up = lambda self: None  # type: ignore[method-assign]
+
+
+@queue_mutant(
+    "leases come before the settlements of their entry, and use its work up",
+    queues={
+        "is_work_small": True, "message_ttl_ms": 400, "producers": 6, "workers": 8, "pause_seconds": 0.02, "attempts_max": 0,
+        "is_single_active": False, "partitions": 1, "leased_per_tenant_max": 0, "config": {}, "lease_ms": 3_000,
+    },
+    stall_disk=8,
+    fault_every=0.2,
+    disk_latency=0.02,
+)  # fmt: skip
+def leases_before_settlements() -> None:
+    from raftmq.broker.partitions.queue import commands
+
+    commands._yields = lambda item: False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sim.cluster.options import FAULTS
 from sim.cluster.run import Build
 
 
@@ -29,6 +30,11 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 SEEDS_MAX = 16
 """Number of seeds, from 0 on, within which each mutant must be found. Most are found by the first."""
+OVERTAKING = {
+    **dict.fromkeys(FAULTS, 0), "overtake": 1, "fault_every": 0.5, "machines": 5, "replication_factor": 5, "topics": 1, "partitions": 3,
+    "retention_ms": 1_200, "retention_seconds": 1.0, "tick_seconds": 0.15, "election_ticks": 5,
+}  # fmt: skip
+"""Options with no other fault than leaders that are overtaken while a follower installs their snapshot."""
 
 
 def mutant(part: str, what: str, **option_overrides: object) -> Callable[[Callable[[], None]], Callable[[], None]]:

@@ -123,3 +123,30 @@ def stale_descriptions_are_unmarked() -> None:
         return True
 
     AdminService._refresh = hasty  # type: ignore[method-assign]
+
+
+@mutant(
+    "service",
+    "a fence ends with an error when another batch is accepted",
+    namesakes=3,
+    send_every=0.05,
+    stall_disk=8,
+    fault_every=0.3,
+    disk_latency=0.02,
+)
+def fence_ended_by_another_batch() -> None:
+    import asyncio
+
+    from raftmq.broker.base.request_error import expired
+    from raftmq.broker.partitions.appends import PartitionAppends
+
+    async def settle(self: Any, producer_id: int, epoch_min: int, deadline: float) -> None:
+        self.start_term()
+        index = self._validator.last_pending(producer_id, epoch_min)
+        for held in self._in_flight:
+            if held.first <= index <= held.last and not held.applied.done():
+                await asyncio.wait((held.applied,), timeout=max(0.0, deadline - self._loop.time()))
+                if not held.applied.done():
+                    raise expired()
+
+    PartitionAppends.settle = settle  # type: ignore[method-assign]

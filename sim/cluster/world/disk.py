@@ -60,8 +60,9 @@ from raftmq.storage.state_store import FilePart, LocatedBody, StagedState, State
 from raftmq.storage.time_index import TimesFile
 from raftmq.storage.writer_threads import Completion, InlineWriter
 
-from sim.cluster.world.loop import VirtualLoop
+from sim.cluster.world.loop import VirtualLoop, run_into
 from sim.cluster.world.memory_environment import MemoryEnvironment, RowFile
+from sim.cluster.world.write_back import HANGS_SECONDS
 
 T = TypeVar("T")
 _DATABASES = ("log", "meta", "state")
@@ -99,12 +100,16 @@ class Disk:
         """If not 0, it replaces `latency`."""
         self.slow_commits = 0
         self.stalled_until = 0.0
+        self.hangs = False
+        """Whether nothing that goes to the disk ends: no write, no installation of a snapshot, and no read of rows that entries need."""
         self.torn_commits = 0
         """Number of crashes during a write."""
         self.kept_write_backs = 0
         """Number of write-backs that became durable in a crash, unknown to the process that asked for them."""
         self.torn_installs = 0
         """Number of crashes between the two files of an installed snapshot."""
+        self.overtaken_installs = 0
+        """Number of installations of snapshots during which entries after the snapshot were replaced."""
         self.on_first_file: Callable[[], bool] = lambda: False
         """Called when the first of these files was replaced. Returns whether the process was killed by that."""
         self.refused_writes = 0
@@ -626,6 +631,21 @@ class SimExecutor(Executor):
         """See `Executor`."""
 
 
+class SimRowReaders(SimExecutor):
+    """Reads of the rows that entries need, which wait for a disk that hangs."""
+
+    def __init__(self, loop: VirtualLoop, disk: Disk) -> None:
+        super().__init__(loop)
+        self._disk = disk
+
+    def run_into(self, future: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """See `VirtualLoop.run_in_executor`."""
+        if self._disk.hangs:
+            self._loop.call_later(HANGS_SECONDS, self.run_into, future, function, arguments)
+        else:
+            run_into(future, function, arguments)
+
+
 class SimWriters:
     """`WriterThreads` in virtual time: each thread takes its queue, works for a random time, and reports."""
 
@@ -723,6 +743,9 @@ class _Thread:
             self._loop.call_later(self._disk.write_seconds(self._loop.now), self._finish)
 
     def _finish(self) -> None:
+        if self._disk.hangs:
+            self._loop.call_later(HANGS_SECONDS, self._finish)
+            return
         taken, self._taken = self._taken, 0
         self.writer.pump(taken)
         if self.writer.waiting_count:

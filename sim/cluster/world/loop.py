@@ -214,18 +214,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------------------------------------------ threads
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: object) -> asyncio.Future[T]:
-        """Run the function on the loop, after the random duration of work for a thread, or as the executor does if it keeps an order."""
+        """Run the function on the loop, after the random duration of work for a thread, or as the executor does if it keeps an order or may hang."""
         if executor is not None and getattr(executor, "runs_in_order", False):
             return asyncio.wrap_future(executor.submit(func, *args), loop=self)
         future: asyncio.Future[T] = self.create_future()
-        self.call_later(self._thread_delay(), _run_into, future, func, args)
+        self.call_later(self._thread_delay(), getattr(executor, "run_into", run_into), future, func, args)
         return future
 
     def submit(self, func: Callable[..., T], *args: object) -> Future[T]:
         """See `Executor.submit`."""
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
-        self.call_later(self._thread_delay(), _run_into, future, func, args)
+        self.call_later(self._thread_delay(), run_into, future, func, args)
         return future
 
     # ------------------------------------------------------------------------------------------------ network
@@ -374,7 +374,8 @@ class SimulationEnd(BaseException):
 _WORLD = Context()
 
 
-def _run_into(future: Any, func: Callable[..., object], args: tuple[object, ...]) -> None:
+def run_into(future: Any, func: Callable[..., object], args: tuple[object, ...]) -> None:
+    """Run a function, and give its result to a future that nobody has cancelled."""
     if future.cancelled():
         return
     try:

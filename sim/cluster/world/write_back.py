@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sim.cluster.world.loop import VirtualLoop
 
 T = TypeVar("T")
+HANGS_SECONDS = 0.005
+"""Time after which work of a disk that hangs is tried again."""
 
 
 class SimWriteBackThread(Executor):
@@ -38,6 +40,9 @@ class SimWriteBackThread(Executor):
         self._loop.call_later(self._disk.write_seconds(self._loop.now), self._finish)
 
     def _finish(self) -> None:
+        if self._disk.hangs:
+            self._loop.call_later(HANGS_SECONDS, self._finish)
+            return
         future, function, arguments = self._queue[0]
         try:
             result = function(*arguments)

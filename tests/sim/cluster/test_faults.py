@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.cluster.batch import run_isolated
+from sim.cluster.mutants.registry import OVERTAKING
 from sim.cluster.options import FAULTS
 from sim.cluster.run import Outcome, Verdict
 from tests.support.sim.calm import calm_options
@@ -39,9 +40,18 @@ MARKS = {
 """Fault -> the count that it increases."""
 HINDRANCES = ("stall_disk", "full_disk", "freeze_client")
 """Faults under which clearly fewer records are acknowledged."""
-OWN_TESTS = ("flip", "stale_copy", "renewed_copy", "recover", "stuck_growth", "configure")
+OWN_TESTS = (
+    "flip",
+    "stale_copy",
+    "renewed_copy",
+    "recover",
+    "stuck_growth",
+    "configure",
+    "overtake",
+)
 """A flipped byte is found when its file is read again, and a copy is stale after another boot. These other faults cause that. A partition
-can lose its majority only where the metadata keeps its own. A further replica gets another place only if there is another broker."""
+can lose its majority only where the metadata keeps its own. A further replica gets another place only if there is another broker.
+A leader is overtaken only in a group of five."""
 SECONDS = 4.0
 
 
@@ -63,6 +73,13 @@ def test_partitions_that_lose_their_majority_are_recovered() -> None:
     assert outcome.verdict is Verdict.OK, outcome.detail
     assert outcome.faults["recover"]
     assert outcome.counts["boots"] > 5
+
+
+def test_leaders_are_overtaken_while_a_follower_installs_their_snapshot() -> None:
+    needed = {name: value for name, value in OVERTAKING.items() if name not in FAULTS}
+    outcome = run_isolated(1, options=calm_options(seconds=9.0, overtake=1, **needed))
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["installs_overtaken"]
 
 
 @pytest.mark.long

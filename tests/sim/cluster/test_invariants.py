@@ -17,6 +17,7 @@ from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.replica.disk import IDLE, Writing
 from raftmq.broker.replica.inbound_bytes import InboundBytes
 from raftmq.broker.replica.recent_entries import RecentEntries, RecentEntriesBudget
+from raftmq.broker.services.append_session import AppendSession
 from raftmq.client.codec.batch import encode_body
 from raftmq.fsm.log_commands import ForgetOffsets
 from raftmq.fsm.log_partition import LogPartition
@@ -25,7 +26,7 @@ from raftmq.fsm.metadata_commands import encode_command as encode_metadata_comma
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
-from raftmq.raft.membership import Membership
+from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from raftmq.raft.ready import Role
 from raftmq.storage.entry_codec import encode_key
@@ -42,6 +43,7 @@ from sim.cluster.invariants.applied_once import AppliedOnce
 from sim.cluster.invariants.bounded_restart import check_bounded_restart, durable_clean_point
 from sim.cluster.invariants.budgets import Budgets
 from sim.cluster.invariants.committed_log import Batch, CommittedLog
+from sim.cluster.invariants.committed_on_disk import CommittedOnDisk
 from sim.cluster.invariants.definite_failures import DefiniteFailures
 from sim.cluster.invariants.durable_answers import (
     check_append_response,
@@ -50,15 +52,17 @@ from sim.cluster.invariants.durable_answers import (
     durable_meta,
 )
 from sim.cluster.invariants.exactly_once import ExactlyOnce
+from sim.cluster.invariants.failed_calls import watch_calls
 from sim.cluster.invariants.group_ownership import GroupOwnership
 from sim.cluster.invariants.high_watermark import HighWatermark
 from sim.cluster.invariants.memory import Memory
+from sim.cluster.invariants.new_voters import check_new_voters
 from sim.cluster.invariants.pace import watch_pace
 from sim.cluster.invariants.quarantine import check_quarantined_silent, check_serves_none_quarantined
 from sim.cluster.invariants.reads import CommittedReads
 from sim.cluster.invariants.recoveries import Recoveries
 from sim.cluster.invariants.refused_copies import check_only_copies_refused
-from sim.cluster.invariants.removals import Removals
+from sim.cluster.invariants.removals import Removals, check_removable
 from sim.cluster.invariants.replica_state import ReplicaStates
 from sim.cluster.invariants.resting import check_rest
 from sim.cluster.invariants.retention import Retention, check_stamp
@@ -241,6 +245,84 @@ def test_request_durable() -> None:
     store.append_batch([(KEY, Update(HardState(*cast("Any", (8, 4, 5)))))])
     with broken("RequestDurable"):
         leaves(term=8)
+
+
+def test_committed_on_disk() -> None:
+    from raftmq.broker.replica.initial_state import founder_state
+
+    known = CommittedOnDisk()
+    hard_state = HardState(*cast("Any", (7, 3, 7)))
+
+    def disk_with(*entries: Entry, key: ReplicaKey = KEY, state: HardState = hard_state) -> tuple[Disk, SimLogStore]:
+        disk = Disk(random.Random(1), 1 << 30)
+        store = SimLogStore(disk, map_bytes=1 << 30)
+        store.create(key, cast("Any", founder_state(Membership(cast("Any", (3, 4, 5))))), ())
+        store.open(key)
+        store.append_batch([(key, Update(state, entries))])
+        return disk, store
+
+    disk, store = disk_with(entry(6, 0, term=6), entry(7, 0, term=6), entry(8, 0, term=6))
+    known.on_written(disk, KEY)
+    known.on_written(disk, ReplicaKey(KEY.group_id, cast("Any", 9)))  # there is no such replica
+    other = ReplicaKey(KEY.group_id, cast("Any", 4))
+    twin, _ = disk_with(entry(6, 0, term=6), entry(7, 0, term=6), entry(8, 0, term=7), key=other)
+    known.on_written(twin, other)  # nobody has named entry 8 as committed
+
+    wrong, _ = disk_with(entry(6, 0, term=6), entry(7, 0, term=7), key=other)
+    with broken("CommittedOnDisk"):
+        known.on_written(wrong, other)
+    beyond, _ = disk_with(entry(6, 0, term=6), key=other)
+    with broken("CommittedOnDisk"):
+        known.on_written(beyond, other)
+    log = disk.files[KEY].tables["log"]
+    row = log.rows[encode_key(7)]
+    log.delete(encode_key(7))
+    known.on_written(disk, KEY)  # the write did not touch the row
+    with broken("CommittedOnDisk"):
+        known.on_written(disk, KEY, 7)
+    log.put(encode_key(7), row)
+    store.append_batch([(KEY, Update(HardState(*cast("Any", (7, 3, 6)))))])
+    with broken("CommittedOnDisk"):
+        known.on_written(disk, KEY)
+
+    store.append_batch([(KEY, Update(hard_state, (entry(7, 0, term=7),)))])
+    with broken("CommittedOnDisk"):
+        known.on_written(disk, KEY, 7)
+
+
+def test_new_voters_answer() -> None:
+    core = SimpleNamespace(membership=Membership(*cast("Any", ((1, 2), (4,)))))
+    group = cast(
+        "Any", SimpleNamespace(core=core, replica_id=1, group_id=7, node_of=lambda replica_id: replica_id + 10)
+    )
+    add = MembershipChange(cast("Any", ((MembershipOp.ADD_VOTER, 4), (MembershipOp.REMOVE, 2))))
+    check_new_voters(group, add, lambda node_id: node_id == 14)
+    check_new_voters(group, MembershipChange(cast("Any", ((MembershipOp.ADD_VOTER, 2),))), lambda _: False)
+    check_new_voters(group, MembershipChange(cast("Any", ((MembershipOp.ADD_LEARNER, 5),))), lambda _: False)
+    with broken("NewVotersAnswer"):
+        check_new_voters(group, add, lambda node_id: node_id == 12)
+
+
+def test_removed_have_no_vote() -> None:
+    node = cast("Any", SimpleNamespace(node_id=3, metadata_replica_id=9))
+    check_removable(Membership(*cast("Any", ((1, 2), (9,)))), node)
+    with broken("RemovedHaveNoVote"):
+        check_removable(Membership(*cast("Any", ((1, 2), (), (1, 9)))), node)
+
+
+def test_calls_have_no_defect() -> None:
+    from raftmq.broker.grpc_port import handlers
+
+    original = handlers.internal_error
+    undo = watch_calls(lambda check: check())
+    assert "a defect of the broker" in str(handlers.internal_error("Poll", OSError("no room")))
+    handlers.internal_error("Poll", PlantedDefect("n1", "somewhere"))
+    with broken("CallsHaveNoDefect"):
+        handlers.internal_error("Poll", RuntimeError("deque mutated during iteration"))
+    with broken("CallsHaveNoDefect"):
+        AppendSession._fail(cast("Any", None), cast("Any", None), KeyError("x"))
+    undo()
+    assert handlers.internal_error is original
 
 
 def test_bounded_restart() -> None:

@@ -13,7 +13,7 @@ from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import housekeeping, key_lines, partition, settlements
 from raftmq.fsm.queue import rows as keys
 from raftmq.fsm.queue.fairness import FairnessTree
-from raftmq.fsm.queue.results import SessionOpened
+from raftmq.fsm.queue.results import Code, ItemResult, Leased, Results, SessionOpened, Settled
 from raftmq.fsm.queue.schedules import ScheduleTable
 from raftmq.fsm.queue.settings import QueueSettings
 from raftmq.fsm.queue.state import QueueState
@@ -28,9 +28,10 @@ from raftmq.storage.state_store import StateWrite
 from sim.cluster.invariants.queue_clock import BEHIND_MS_MAX, QueueClocks
 from sim.cluster.invariants.queue_firings import Firings
 from sim.cluster.invariants.queue_rows import DurableQueue, check_bodies, living_rows
-from sim.cluster.invariants.queue_state import QueueStates, check_counts, check_gate
+from sim.cluster.invariants.queue_state import QueueStates, check_counts, check_gate, check_rows_not_ahead
 from sim.cluster.invariants.queue_turns import FairTurns, Turn, watch_turns
 from sim.cluster.invariants.queue_work import watch_work
+from sim.cluster.invariants.settlements_first import check_settlements_first
 from tests.support.fsm.queue.host import Queue
 from tests.support.sim.broken import broken
 from tests.support.storage.log_builder import initial_state
@@ -133,6 +134,34 @@ def test_equal_state_of_queues_on_disk(queue: Queue) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- rows
+
+
+def test_rows_not_ahead() -> None:
+    group: Any = SimpleNamespace(
+        replica_id=1, group_id=7, is_closed=False, state_machine=SimpleNamespace(applied_index=9)
+    )
+    check_rows_not_ahead(group, 9)
+    with broken("RowsNotAhead"):
+        check_rows_not_ahead(group, 10)
+    group.is_closed = True
+    check_rows_not_ahead(group, 10)  # nobody reads them
+
+
+def test_settlements_first() -> None:
+    lease, refused = qc.Lease(0, 0, 10, 1_000), Settled((int(Code.OVER_LIMIT),), (1,))
+    settle = qc.Settle(0, 0, (qc.Operation.ACCEPT,), (1,), (1,), (1,))
+    leased = Leased((), (), (), 0)
+
+    def check(items: tuple[qc.Item, ...], *results: ItemResult) -> None:
+        payload = qc.encode_commands(qc.Commands(items))
+        entry = Entry(*cast("Any", (5, 2, EntryKind.COMMAND, 0, 0, 0, payload)))
+        check_settlements_first(7, entry, Results(results))
+
+    check((settle, lease), refused, leased)  # its own messages were too many
+    check((lease, settle), leased, Settled((int(Code.OK),), (1,)))
+    check_settlements_first(7, stamped(6, 1), None)
+    with broken("SettlementsFirst"):
+        check((lease, settle), leased, refused)
 
 
 def without(tag: int) -> Callable[[dict[bytes, bytes]], None]:
