@@ -17,7 +17,7 @@ from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.leader_call import call_leader
 from raftmq.client.queue.topic import QueuePartition
 from raftmq.client.queue.views import state_number
-from raftmq.errors import ProtocolError, TopicKindMismatchError, UnknownTopicError
+from raftmq.errors import NotReadyError, ProtocolError, TopicKindMismatchError, UnknownTopicError
 from raftmq.message_block import MessageBlock, unpack_block
 from raftmq.methods import BROWSE
 from raftmq.proto import queue_pb2 as pb
@@ -121,12 +121,19 @@ async def _fetch(
 
 
 async def locate(resolver: Resolver, browsed: Browsed, timeout_seconds: float) -> QueuePartition:
-    """Return the partition. Ask the cluster if this process knows another incarnation, which may be an earlier one."""
+    """Return the partition. Ask the cluster if this process knows another incarnation, which may be an earlier one.
+
+    Raises:
+        UnknownTopicError: this incarnation of the topic was deleted.
+        NotReadyError: the broker that was asked does not know it yet. Ids ascend, so a lower one does not mean that it was deleted.
+    """
     info = await resolver.topic(browsed.topic, timeout_seconds, partition=browsed.partition)
     if info.topic_id != browsed.topic_id:
         info = await resolver.topic(browsed.topic, timeout_seconds, is_fresh=True)
-    if info.topic_id != browsed.topic_id:
+    if info.topic_id > browsed.topic_id:
         raise UnknownTopicError(f"{browsed.topic} was deleted and created again while it was browsed")
+    if info.topic_id < browsed.topic_id or browsed.partition >= info.partition_count:
+        raise NotReadyError(f"the broker that was asked knows an older state of {browsed.topic}")
     return QueuePartition(info.topic_id, browsed.partition, info.group_ids[browsed.partition])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from raftmq.batch_header import BatchFormatError
@@ -27,6 +28,7 @@ from raftmq.spark.leases.offsets import LeaseRun, PartitionName, portions
 
 T = TypeVar("T")
 
+NO_GROUPS: Final[Mapping[PartitionName, int]] = MappingProxyType({})
 READS_MAX: Final = 32
 """Messages of a batch that is run again that one task reads at the same time."""
 
@@ -38,6 +40,10 @@ class LeasedBlock(NamedTuple):
     tokens: tuple[tuple[int, int], ...]
     """The sequence and the lease number of each."""
     data: bytes
+    group_id: int = 0
+    """The Raft group that led the partition before. 0: not known."""
+    lease_ms: int = 0
+    """The shortest of the leases, which is at most the topic's ``lease.max.ms``. 0: not known."""
 
 
 class Wanted(NamedTuple):
@@ -176,7 +182,10 @@ async def _poll(
 def _leased(topic: TopicInfo, leased: pb.LeasedMessages) -> LeasedBlock:
     name = PartitionName(topic.name, topic.topic_id, leased.partition)
     block = _unpacked(leased.block, name)
-    return LeasedBlock(name, tuple(zip(block.sequences, block.lease_numbers, strict=True)), leased.block)
+    # a recovery since then gives the partition another group, in which the tokens may be those of other messages
+    group_id = topic.group_ids[leased.partition] if leased.partition < topic.partition_count else 0
+    tokens = tuple(zip(block.sequences, block.lease_numbers, strict=True))
+    return LeasedBlock(name, tokens, leased.block, group_id, min(block.lease_remaining_ms or (0,)))
 
 
 # ------------------------------------------------------------------------------------------------------------ settling
@@ -188,33 +197,45 @@ async def settle(
     operation: pb.AckOperation,
     detail: pb.AckDetail | None,
     timeout_seconds: float,
-) -> None:
+    groups: Mapping[PartitionName, int] = NO_GROUPS,
+) -> int:
     """Settle or renew messages. Those of a topic that was deleted are gone.
+
+    `groups` are the Raft groups that leased them, as far as they are known. Messages that a recovery has lost since then are left alone.
+
+    Return the milliseconds that are left of the shortest lease that was renewed, or 0 if none was.
 
     Raises:
         RaftMQError: a leader refused, or did not answer in time. Some messages may be settled. Repeating it is harmless.
     """
-    await asyncio.gather(
-        *(_settle_in(resolver, name, runs, operation, detail, timeout_seconds) for name, runs in leases.items())
+    granted = await asyncio.gather(
+        *(
+            _settle_in(resolver, name, groups.get(name, 0), runs, operation, detail, timeout_seconds)
+            for name, runs in leases.items()
+        )
     )
+    return min(filter(None, granted), default=0)
 
 
 async def _settle_in(
     resolver: Resolver,
     name: PartitionName,
+    group_id: int,
     runs: Iterable[LeaseRun],
     operation: pb.AckOperation,
     detail: pb.AckDetail | None,
     timeout_seconds: float,
-) -> None:
+) -> int:
     try:
         partition = await locate(resolver, Browsed(*name), timeout_seconds)
     except UnknownTopicError:
-        return
+        return 0
+    granted: list[int] = []
     for portion in portions(runs, settings.ACK_MESSAGES_MAX):
         ack = pb.PartitionAck(
             topic_id=name.topic_id,
             partition=name.partition,
+            group_id=group_id,
             operations=[operation] * len(portion),
             first_sequences=[run.first_sequence for run in portion],
             counts=[run.message_count for run in portion],
@@ -227,15 +248,18 @@ async def _settle_in(
             metadata_revision=resolver.metadata_revision, timeout_ms=whole_ms(timeout_seconds), partitions=[ack]
         )
         # A message that a lost request settled has no such lease any more, so a repetition leaves it alone.
-        await call_leader(resolver, partition, ACK, request, _check_settled, timeout_seconds, is_read=True)
+        granted += await call_leader(resolver, partition, ACK, request, _granted_by, timeout_seconds, is_read=True)
+    return min(filter(None, granted), default=0)
 
 
-def _check_settled(answer: pb.AckResponse) -> None:
+def _granted_by(answer: pb.AckResponse) -> Sequence[int]:
+    """Return the milliseconds that are left of the leases of each run, or 0 for a run of which none was renewed."""
     if len(answer.partitions) != 1:
         raise ProtocolError(f"the broker answered for {len(answer.partitions)} partitions instead of 1")
     (result,) = answer.partitions
     if result.HasField("error"):
         raise error_from_detail(result.error, f"partition {result.partition}")
+    return result.granted_ms
 
 
 # ------------------------------------------------------------------------------------------------------------- looking

@@ -2,7 +2,8 @@
 
 A queue has no offsets. The end of a batch names the leases of its messages instead: the tokens with which they are settled. Spark logs it
 before the batch runs, so a batch that is run again has the same messages. Nobody else has these tokens, so two batches never have equal ends.
-The shape is ``{"@leases": 1, "@cluster": "…", "jobs": {"0": "100+500,3#2", "topic_id": 3}}``. Must not import Spark or call the cluster.
+The shape is ``{"@leases": 1, "@cluster": "…", "jobs": {"0": "100+500,3#2@17", "topic_id": 3}}``, with the Raft group of the leases after the ``@``.
+Must not import Spark or call the cluster.
 
 Invariants: equal leases are equal JSON, because Spark compares the texts. A text has about three bytes for each run of neighboring messages.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -49,6 +50,9 @@ class BatchLeases:
 
     runs: Mapping[PartitionName, tuple[LeaseRun, ...]]
     cluster_id: str = ""
+    groups: Mapping[PartitionName, int] = field(default_factory=dict)
+    """The Raft group that leased a partition's messages. A recovery of the partition gives it another one, in which lost tokens are given again.
+    Missing: not known."""
 
     @property
     def count(self) -> int:
@@ -61,7 +65,11 @@ class BatchLeases:
         if self.cluster_id:
             written[CLUSTER_KEY] = self.cluster_id
         for (topic, topic_id), names in groupby(sorted(self.runs), key=lambda name: (name.topic, name.topic_id)):
-            partitions: dict[str, int | str] = {str(name.partition): _text_of(self.runs[name]) for name in names}
+            partitions: dict[str, int | str] = {
+                str(name.partition): _text_of(self.runs[name])
+                + (f"@{self.groups[name]}" if name in self.groups else "")
+                for name in names
+            }
             written[topic] = partitions | {TOPIC_ID_KEY: topic_id}
         return written
 
@@ -77,6 +85,7 @@ def leases_from_json(written: Mapping[str, object]) -> BatchLeases:
             "the checkpoint is not that of a query of queue topics, or a later version wrote it: use another checkpoint"
         )
     runs: dict[PartitionName, tuple[LeaseRun, ...]] = {}
+    groups: dict[PartitionName, int] = {}
     for topic, partitions in written.items():
         if topic in {LEASES_KEY, CLUSTER_KEY}:
             continue
@@ -85,8 +94,12 @@ def leases_from_json(written: Mapping[str, object]) -> BatchLeases:
         topic_id = int(partitions[TOPIC_ID_KEY])
         for partition, text in partitions.items():
             if partition != TOPIC_ID_KEY:
-                runs[PartitionName(topic, topic_id, int(partition))] = tuple(_runs_of(str(text)))
-    return BatchLeases(runs, str(written.get(CLUSTER_KEY, "")))
+                name = PartitionName(topic, topic_id, int(partition))
+                tokens, _, group = str(text).partition("@")
+                runs[name] = tuple(_runs_of(tokens))
+                if group:
+                    groups[name] = int(group)
+    return BatchLeases(runs, str(written.get(CLUSTER_KEY, "")), groups)
 
 
 def joined_runs(tokens: Iterable[tuple[int, int]]) -> tuple[LeaseRun, ...]:

@@ -120,7 +120,10 @@ class LeasePlan:
         leases = _leases_of(blocks, self._cluster.resolver.cluster_id)
         if self._left is not None:
             self._left -= leases.count
-        self._keep(_Batch(leases, blocks, self._clock() + self._options.batch_ms_max / 1000), self._first_lease_ms)
+        first_ms = self._first_lease_ms
+        granted_ms = min((block.lease_ms for block in blocks if block.lease_ms), default=first_ms)
+        batch = _Batch(leases, blocks, self._clock() + self._options.batch_ms_max / 1000)
+        self._keep(batch, first_ms, granted_ms)
         return leases
 
     def shares(self, start: BatchLeases, end: BatchLeases) -> list[LeasedShare]:
@@ -136,8 +139,9 @@ class LeasePlan:
         if not batch.is_logged:
             self._check_cluster(end)
             batch.is_logged = True
-            self._cluster.run(lambda: self._renew(batch.leases, self._options.lease_ms))
-            self._keep(batch, self._options.lease_ms)
+            lease_ms = self._options.lease_ms
+            granted_ms = self._cluster.run(lambda: self._renew(batch.leases, lease_ms, self._timeout_seconds))
+            self._keep(batch, lease_ms, granted_ms or lease_ms)
         if not batch.blocks:
             return [LeasedShare(name, (), runs) for name, runs in sorted(end.runs.items())]
         return _shares_of(batch.blocks)
@@ -150,7 +154,9 @@ class LeasePlan:
         if end == self._settled:
             return
         self._check_cluster(end)
-        self._cluster.run(lambda: settle(self._cluster.resolver, end.runs, pb.ACCEPT, None, self._timeout_seconds))
+        self._cluster.run(
+            lambda: settle(self._cluster.resolver, end.runs, pb.ACCEPT, None, self._timeout_seconds, end.groups)
+        )
         self._settled = end
         if self._batch is not None and self._batch.leases == end:
             self._batch.end()
@@ -176,8 +182,9 @@ class LeasePlan:
         if not batch.is_logged:
             detail = pb.AckDetail(is_uncounted=True)
             with suppress(RaftMQError):  # their leases end by themselves
+                leases, seconds = batch.leases, self._timeout_seconds
                 self._cluster.run(
-                    lambda: settle(self._cluster.resolver, batch.leases.runs, pb.RELEASE, detail, self._timeout_seconds)
+                    lambda: settle(self._cluster.resolver, leases.runs, pb.RELEASE, detail, seconds, leases.groups)
                 )
 
     def _check_cluster(self, leases: BatchLeases) -> None:
@@ -209,18 +216,19 @@ class LeasePlan:
         wait_ms = 0 if self._left is not None else POLL_WAIT_MS
         return await lease_ready(self._cluster.resolver, await self._topics(), wanted, wait_ms, self._timeout_seconds)
 
-    async def _renew(self, leases: BatchLeases, lease_ms: int) -> None:
+    async def _renew(self, leases: BatchLeases, lease_ms: int, timeout_seconds: float) -> int:
+        """Renew leases, and return the length of the shortest one, or 0 if none was renewed."""
         detail = pb.AckDetail(lease_ms=lease_ms)
-        await settle(self._cluster.resolver, leases.runs, pb.RENEW, detail, self._timeout_seconds)
+        return await settle(self._cluster.resolver, leases.runs, pb.RENEW, detail, timeout_seconds, leases.groups)
 
-    def _keep(self, batch: _Batch, lease_ms: int) -> None:
-        """Renew the leases of a batch from now on."""
+    def _keep(self, batch: _Batch, lease_ms: int, granted_ms: int) -> None:
+        """Renew the leases of a batch from now on. They are `granted_ms` long at first."""
         batch.end()
         self._batch = batch
-        batch.renewals = self._cluster.start(lambda: self._renew_until_end(batch, lease_ms))
+        batch.renewals = self._cluster.start(lambda: self._renew_until_end(batch, lease_ms, granted_ms))
 
-    async def _renew_until_end(self, batch: _Batch, lease_ms: int) -> None:
-        pause = lease_ms / 1000 * RENEWED_AT
+    async def _renew_until_end(self, batch: _Batch, lease_ms: int, granted_ms: int) -> None:
+        pause = granted_ms / 1000 * RENEWED_AT
         while True:
             await asyncio.sleep(pause)
             if self._clock() >= batch.renewed_until:
@@ -230,18 +238,24 @@ class LeasePlan:
                 )
                 warnings.warn(text, RaftMQSparkWarning, stacklevel=2)
                 return
+            # the leases of other partitions must not end while one has no leader
+            patience = min(granted_ms / 1000 * RENEWED_AT, self._timeout_seconds)
             try:
-                await self._renew(batch.leases, lease_ms)
-                pause = lease_ms / 1000 * RENEWED_AT
+                # a topic grants at most its lease.max.ms
+                granted_ms = await self._renew(batch.leases, lease_ms, patience) or granted_ms
+                pause = granted_ms / 1000 * RENEWED_AT
             except RaftMQError:
-                pause = lease_ms / 1000 * RETRIED_AT
+                pause = granted_ms / 1000 * RETRIED_AT
 
 
 def _leases_of(blocks: list[LeasedBlock], cluster_id: str) -> BatchLeases:
     tokens: dict[PartitionName, list[tuple[int, int]]] = {}
+    groups: dict[PartitionName, int] = {}
     for block in blocks:
         tokens.setdefault(block.name, []).extend(block.tokens)
-    return BatchLeases({name: joined_runs(found) for name, found in tokens.items()}, cluster_id)
+        if block.group_id:
+            groups.setdefault(block.name, block.group_id)  # the earliest one, if the partition was recovered in between
+    return BatchLeases({name: joined_runs(found) for name, found in tokens.items()}, cluster_id, groups)
 
 
 def _shares_of(blocks: list[LeasedBlock]) -> list[LeasedShare]:

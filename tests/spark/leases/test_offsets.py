@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,13 +23,16 @@ TOKENS = st.dictionaries(st.integers(0, 60) | st.integers(1 << 62, (1 << 63) - 1
 LEASES = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 12)), TOKENS.map(lambda found: joined_runs(found.items()))
 ).map(lambda found: BatchLeases({PartitionName(topic, ord(topic), n): runs for (topic, n), runs in found.items()}))
+GROUPED = LEASES.map(
+    lambda found: replace(found, groups={name: 7 + name.partition for name in found.runs if name.partition % 3})
+)
 
 
 def tokens_of(runs: tuple[LeaseRun, ...] | list[LeaseRun]) -> list[tuple[int, int]]:
     return [(run.first_sequence + at, run.lease_number) for run in runs for at in range(run.message_count)]
 
 
-@given(LEASES)
+@given(GROUPED)
 def test_leases_return_from_their_text(leases: BatchLeases) -> None:
     assert leases_from_json(json.loads(json.dumps(leases.to_json()))) == leases
 

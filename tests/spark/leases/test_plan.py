@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import pytest
 from raftmq import Queue
-from raftmq.errors import TopicKindMismatchError, UnknownTopicError
+from raftmq.errors import NotReadyError, TopicKindMismatchError, UnknownTopicError
 from raftmq.message_block import unpack_block
 from raftmq.proto import queue_pb2 as pb
 from raftmq.spark.base.options import ClientOptions
 from raftmq.spark.cluster.cluster import Cluster
 from raftmq.spark.errors import InvalidOptionError
-from raftmq.spark.leases.calls import read_leased
-from raftmq.spark.leases.offsets import NO_LEASES, BatchLeases
+from raftmq.spark.leases.calls import read_leased, settle
+from raftmq.spark.leases.offsets import NO_LEASES, BatchLeases, leases_from_json
 from raftmq.spark.leases.options import read_lease_options
 from raftmq.spark.leases.plan import LeasePlan
 
-from tests.support.client.fake_broker import FakeCluster
+from tests.support.client.fake_broker import FakeCluster, FakePartition
 from tests.support.client.fake_queue import FakeMessage
 
 T = TypeVar("T")
@@ -196,3 +197,96 @@ async def test_the_checkpoint_of_another_cluster_is_refused(brokers: FakeCluster
         await plan.next_end(foreign)
     with pytest.raises(InvalidOptionError, match="use another checkpoint"):
         await Plan(brokers, cluster).call(lambda found: found.shares(NO_LEASES, foreign))
+
+
+class Renewals:
+    """Count the renewals of one partition, and refuse those of others if wanted."""
+
+    def __init__(
+        self, brokers: FakeCluster, partition: int, wanted: int, refusal: pb.ErrorDetail | None = None
+    ) -> None:
+        self.are_enough = asyncio.Event()
+        self._partition, self._left, self._refusal = partition, wanted, refusal
+        brokers.ack_hook = self._on_ack
+
+    def _on_ack(self, ack: pb.PartitionAck) -> pb.ErrorDetail | None:
+        if pb.RENEW not in ack.operations:
+            return None
+        if ack.partition != self._partition:
+            return self._refusal
+        self._left -= 1
+        if self._left <= 0:
+            self.are_enough.set()
+        return None
+
+
+async def test_leases_that_the_topic_shortens_are_renewed_in_time(brokers: FakeCluster, cluster: Cluster) -> None:
+    """A topic grants at most its lease.max.ms. A third of the wanted lease was waited for, so every lease ended during its batch."""
+    for part in brokers.topics["q"].partitions:
+        part.queue.lease_max_ms = 1000
+    plan = Plan(brokers, cluster, leaseTime="10m")
+    await put(brokers, b"a")
+    renewals = Renewals(brokers, brokers.topics["q"].partitions.index(holder(brokers)), wanted=4)
+    end = await plan.next_end(NO_LEASES)
+    await plan.call(lambda found: found.shares(NO_LEASES, end))
+    async with asyncio.timeout(20):
+        await renewals.are_enough.wait()
+    assert [message.lease_until_ms is None for message in messages(brokers)] == [False]
+    await plan.call(lambda found: found.commit(end))
+    assert messages(brokers) == []
+
+
+def holder(brokers: FakeCluster) -> FakePartition:
+    return next(part for part in brokers.topics["q"].partitions if part.queue.messages)
+
+
+async def test_a_partition_without_a_leader_does_not_cost_the_leases_of_another_one(
+    brokers: FakeCluster, cluster: Cluster
+) -> None:
+    """The next renewal waited for the whole request.timeout.ms of the partition that nobody leads, longer than a lease."""
+    plan = Plan(brokers, cluster, leaseTime="3s")
+    for name in ("0", "4"):
+        await put(brokers, b"a", id=name)
+    end = await plan.next_end(NO_LEASES)
+    assert len(end.runs) == 2
+    await plan.call(lambda found: found.shares(NO_LEASES, end))
+    renewals = Renewals(brokers, 1, 3, pb.ErrorDetail(code=pb.NO_LEADER, message="no leader"))
+    async with asyncio.timeout(60):
+        await renewals.are_enough.wait()
+    held = brokers.topics["q"].partitions[1].queue.messages.values()
+    assert held
+    assert all(message.lease_until_ms is not None for message in held)
+    brokers.ack_hook = None
+    await plan.call(lambda found: found.commit(end))
+
+
+async def test_a_settlement_names_the_group_that_leased(brokers: FakeCluster, cluster: Cluster) -> None:
+    """After a recovery the tokens of lost messages are given again, and by them the commit accepted messages of other consumers."""
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a", b"b", b"c", b"d")
+    end = await plan.next_end(NO_LEASES)
+    groups = {name: brokers.topics["q"].partitions[name.partition].group_id for name in end.runs}
+    assert end.groups == groups
+    again = leases_from_json(json.loads(json.dumps(end.to_json())))
+    other = Plan(brokers, cluster)
+    for change in (lambda found: found.shares(NO_LEASES, again), lambda found: found.commit(again)):
+        brokers.acks.clear()
+        await other.call(change)
+        assert {ack.partition: ack.group_id for ack in brokers.acks} == {
+            p.partition: group for p, group in groups.items()
+        }
+
+
+async def test_an_older_topic_does_not_mean_that_the_messages_are_gone(brokers: FakeCluster, cluster: Cluster) -> None:
+    """A process that learns of the topic from a broker that is behind settled nothing, and took that for a success."""
+    plan = Plan(brokers, cluster)
+    await put(brokers, b"a")
+    end = await plan.next_end(NO_LEASES)
+    newer = {name._replace(topic_id=name.topic_id + 1): runs for name, runs in end.runs.items()}
+    unknown = {name._replace(partition=7): runs for name, runs in end.runs.items()}
+    for runs in (newer, unknown):
+        with pytest.raises(NotReadyError, match="an older state of q"):
+            await asyncio.to_thread(cluster.run, lambda r=runs: settle(cluster.resolver, r, pb.ACCEPT, None, 5))
+    older = {name._replace(topic_id=0): runs for name, runs in end.runs.items()}
+    await asyncio.to_thread(cluster.run, lambda: settle(cluster.resolver, older, pb.ACCEPT, None, 5))
+    assert len(messages(brokers)) == 1
