@@ -5,7 +5,8 @@ A cluster keeps the name of a producer for 14 days, and every task of a write ne
 are one stamp in the cluster, changed by compare and swap. The first task of a write takes the lowest free slot, and the driver gives it back
 when the write has ended. A task that comes later, because Spark has not killed it yet, finds that its write has ended.
 
-A slot that nobody gave back, because the driver died, is lent again when there are no others. The higher epoch fences a writer that is alive.
+A slot that nobody gave back, because the driver died, is lent again when there are no others. The higher epoch fences a writer that is alive, and
+its later tasks find that the write has ended: under another slot they would write rows again.
 
 Pure: `SlotTable` is a value. Must not call the cluster.
 """
@@ -49,30 +50,33 @@ class SlotTable:
     lent: Mapping[bytes, Slot] = field(default_factory=dict)
     """By the id of the write."""
     ended: tuple[bytes, ...] = ()
-    """Ids of the latest writes that have ended, oldest first."""
+    """Ids of the latest writes that have ended or lost their slot, oldest first."""
     last_epoch: int = 0
 
     def taken(self, write_id: bytes, now_ms: int) -> SlotTable:
         """Return the table in which the write has a slot.
 
         Raises:
-            SupersededError: the write has ended.
+            SupersededError: the write has ended, or lost its slot to another one.
             TooManyWritesError: all slots are in use.
         """
         if write_id in self.lent:
             return self
         if write_id in self.ended:
-            raise SupersededError("the write has ended, and this task came too late")
-        lent = dict(self.lent)
+            raise SupersededError(
+                "the write has ended, and this task came too late, or it took longer than an hour and lost its names to another write"
+            )
+        lent, ended = dict(self.lent), self.ended
         if len(lent) == SLOTS_MAX:
             oldest = min(lent, key=lambda known: lent[known].epoch)
             if now_ms - lent[oldest].epoch < ABANDONED_MS:
                 raise TooManyWritesError(f"{SLOTS_MAX} batch writes without a writerName are under way")
             del lent[oldest]
+            ended = (*ended, oldest)[-ENDED_MAX:]
         used = {slot.number for slot in lent.values()}
         number = next(number for number in range(SLOTS_MAX) if number not in used)
         epoch = max(now_ms, self.last_epoch + 1)
-        return replace(self, lent={**lent, write_id: Slot(number, epoch)}, last_epoch=epoch)
+        return replace(self, lent={**lent, write_id: Slot(number, epoch)}, ended=ended, last_epoch=epoch)
 
     def given_back(self, write_id: bytes) -> SlotTable:
         """Return the table in which the write has ended."""

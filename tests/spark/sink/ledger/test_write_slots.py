@@ -42,6 +42,9 @@ def test_simultaneous_writes_have_different_names():
     later = table.taken(write(999), HOUR + 5)  # the oldest was abandoned by its driver
     assert later.lent[write(999)] == (0, HOUR + 5)
     assert write(0) not in later.lent
+    freed = later.given_back(write(5))
+    with pytest.raises(SupersededError):  # it is alive: under another name it would write its rows again
+        freed.taken(write(0), HOUR + 6)
 
 
 def test_a_task_that_comes_after_the_end_of_its_write_is_refused():
