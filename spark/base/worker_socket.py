@@ -45,9 +45,14 @@ def _connection() -> socket.socket | None:
     """Return a copy of the first connection over TCP, or None if there is none."""
     for descriptor in _FIRST_SOCKETS:
         try:
-            copy = socket.socket(fileno=os.dup(descriptor))
+            duplicate = os.dup(descriptor)
         except OSError:
-            continue  # closed, or no socket
+            continue  # closed
+        try:
+            copy = socket.socket(fileno=duplicate)
+        except OSError:  # no socket
+            os.close(duplicate)  # an open end of a pipe would keep its reader waiting
+            continue
         with suppress(OSError):
             if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getpeername():
                 return copy

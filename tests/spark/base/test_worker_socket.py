@@ -1,5 +1,6 @@
 """A worker acknowledges Spark's command immediately, because Spark holds the rows back until then."""
 
+import os
 import pickle
 import socket
 import sys
@@ -50,6 +51,17 @@ def test_a_reader_acknowledges_when_it_arrives_in_a_worker(connection: socket.so
     assert not is_quick(connection)
     assert pickle.loads(sent).options == options
     assert is_quick(connection)
+
+
+def test_what_is_no_socket_is_not_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(worker_socket, "_found", {})
+    monkeypatch.setattr(worker_socket, "_FIRST_SOCKETS", (writer,))
+    acknowledge()
+    os.close(writer)
+    os.set_blocking(reader, False)
+    assert os.read(reader, 1) == b""  # its end
+    os.close(reader)
 
 
 def test_a_process_without_a_connection_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
