@@ -6,17 +6,18 @@ Must not import Spark. Invariant: a row gives the same values in both forms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from raftmq.spark.errors import InvalidSchemaError
-from raftmq.spark.sink.columns.fields import HEADERS_TYPE, TIMES, WHOLE, is_text
+from raftmq.spark.sink.columns.fields import HEADERS_TYPE, TIMES, WHOLE, WITHOUT_ZONE, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from raftmq.spark.sink.columns.fields import Field
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 ROWS_PER_CHUNK: Final = 1000
 """Number of Spark rows gathered into columns at a time, where Spark passes no Arrow batches."""
 
@@ -83,17 +84,22 @@ def _array(cells: Sequence[object], kind: str) -> pa.Array:
     if kind in WHOLE:
         return pa.array(cells, pa.int64())
     if kind in TIMES:
-        return pa.array(list(map(_micros, cells)), pa.int64()).cast(pa.timestamp("us"))
+        # a timestamp without a zone is the same text everywhere, which Arrow has as if it were UTC
+        zone = UTC if kind == WITHOUT_ZONE else None
+        return pa.array([_micros(cell, zone) for cell in cells], pa.int64()).cast(pa.timestamp("us"))
     if kind.replace(" ", "").lower() != HEADERS_TYPE:
         return pa.nulls(len(cells))
     pairs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     return pa.array([None if cell is None else list(map(_pair, cell)) for cell in cells], pairs)  # type: ignore[call-overload]
 
 
-def _micros(cell: object) -> int | None:
+def _micros(cell: object, zone: tzinfo | None) -> int | None:
+    """Return the microseconds since 1970 of a time. One without a zone is in `zone`, or in that of the process."""
     if not isinstance(cell, datetime):
         return None
-    return round((cell if cell.tzinfo else cell.astimezone(UTC)).timestamp() * 1_000_000)
+    if cell.tzinfo is None:
+        cell = cell.replace(tzinfo=zone) if zone is not None else cell.astimezone(UTC)
+    return (cell - _EPOCH) // timedelta(microseconds=1)  # a float is too coarse for times after the year 2242
 
 
 def _pair(header: Mapping[str, object]) -> dict[str, object]:

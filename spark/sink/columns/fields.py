@@ -8,7 +8,8 @@ from typing import Final, Protocol
 from raftmq.spark.errors import InvalidSchemaError
 
 WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
-TIMES: Final = frozenset({"timestamp", "timestamp_ntz"})
+WITHOUT_ZONE: Final = "timestamp_ntz"
+TIMES: Final = frozenset({"timestamp", WITHOUT_ZONE})
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 BYTES_IN_WORDS: Final = "string or binary"
