@@ -14,6 +14,10 @@ class Named:
 
     topics: tuple[str, ...]
 
+    def takes(self, topic: str) -> bool:
+        """Return whether the subscription includes the topic."""
+        return topic in self.topics
+
 
 @dataclass(frozen=True, slots=True)
 class Matching:
@@ -31,6 +35,10 @@ class Assigned:
     """Subscribe to single partitions."""
 
     partitions: frozenset[TopicPartition]
+
+    def takes(self, topic: str) -> bool:
+        """Return whether the subscription includes a partition of the topic."""
+        return any(partition.topic == topic for partition in self.partitions)
 
 
 Subscription = Named | Matching | Assigned

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 
 from raftmq.client.connection.leader_calls import EARLIEST_TIME
-from raftmq.errors import NotReadyError, UnknownPartitionError, UnknownTopicError
+from raftmq.errors import NotReadyError, TopicKindMismatchError, UnknownPartitionError, UnknownTopicError
 from raftmq.spark.base.offsets import Position
 from raftmq.spark.cluster.cluster import ClusterView, TopicView
 from raftmq.spark.cluster.subscriptions import Named, Subscription
@@ -55,11 +56,23 @@ def first_offsets(view: ClusterView, topic_ids: Mapping[TopicPartition, int]) ->
     return edge_offsets(view, topic_ids, EARLIEST_TIME)
 
 
+def look_for(view: ClusterView, known: Mapping[str, int], *, is_fresh: bool = False) -> dict[str, TopicView]:
+    """Return those of the topics `known` that exist as logs, as `look` does. One that was created again as a queue topic is gone."""
+    try:
+        return look(view, Named(tuple(known)), known, is_fresh=is_fresh)
+    except TopicKindMismatchError:
+        found: dict[str, TopicView] = {}
+        for topic, topic_id in known.items():
+            with suppress(TopicKindMismatchError):
+                found |= look(view, Named((topic,)), {topic: topic_id}, is_fresh=is_fresh)
+        return found
+
+
 def edge_offsets(view: ClusterView, topic_ids: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
     """Return one end of the log, `EARLIEST_TIME` or `LATEST_TIME`, of each partition whose topic still exists under its id."""
     known = {partition.topic: topic_id for partition, topic_id in topic_ids.items()}
     for number in range(LOOKS_MAX):
-        topics = look(view, Named(tuple(known)), known, is_fresh=number > 0)
+        topics = look_for(view, known, is_fresh=number > 0)
         there = {topic for topic, topic_id in known.items() if topic in topics and topics[topic].topic_id == topic_id}
         try:
             return view.offsets({partition: time_ms for partition in topic_ids if partition.topic in there})

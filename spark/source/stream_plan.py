@@ -4,7 +4,7 @@ Lives on the driver, in the one process that tracks a query's offsets. Must not 
 
 With ``isolation=batch`` the ends are those of whole batches (`batch_cuts`).
 
-Invariants: an offset never goes back. Without new records the start is returned unchanged, so that Spark runs no batch. After
+Invariants: an offset never goes back, unless a recovery has lost its records, which is reported. Without new records the start is returned unchanged, so that Spark runs no batch. After
 `prepare_available_now`, exactly the records that existed then are offered.
 Source: Kafka's ``KafkaMicroBatchStream`` (latestOffset, delayBatch, rateLimit).
 """
@@ -26,7 +26,15 @@ from raftmq.spark.source.batch_cuts import BatchCuts
 from raftmq.spark.source.bounds import existing_topics, position_at, starting_position
 from raftmq.spark.source.options import AtOffsets, Everywhere, SourceOptions
 from raftmq.spark.source.planning import OffsetRange, cap, gather, split
-from raftmq.spark.source.range_plan import LOOKS_MAX, first_offsets, look, plan_ranges, report_loss
+from raftmq.spark.source.range_plan import (
+    LOOKS_MAX,
+    edge_offsets,
+    first_offsets,
+    look,
+    look_for,
+    plan_ranges,
+    report_loss,
+)
 from raftmq.types import TopicPartition
 
 
@@ -53,6 +61,8 @@ class StreamPlan:
         """The position at which this process began the query. None if it resumed one."""
         self._reached: Position | None = None
         """The end of the last planned batch."""
+        self._offered: Position | None = None
+        """The end of the last batch that this process has offered to Spark."""
         self._target: Position | None = None
         """The position at which an AvailableNow run ends."""
         self._triggered_at: float | None = None
@@ -106,10 +116,11 @@ class StreamPlan:
             start = self._reached or self.initial()
         known = {topic: offsets.topic_id for topic, offsets in start.topics.items()}
         topics, ends = self._ends(known)
-        if self._target is not None:
-            ends = _not_beyond(ends, self._target)
         self._warn_of_missing(start, topics)
         start_left = self._without_deleted(start, topics)
+        start_left = self._within_logs(start_left, _beyond(start_left, ends))
+        if self._target is not None:
+            ends = _not_beyond(ends, self._target)
         backlog = self._backlog(start_left, ends, limits)
         rows = sum(range_.count for range_ in backlog)
         if start_left == start and (rows == 0 or self._is_delayed(rows, limits)):
@@ -118,13 +129,16 @@ class StreamPlan:
             backlog = cap(backlog, limits.rows_max)
         self._triggered_at = self._clock()
         end = _advanced(start_left, ends, backlog)
-        return replace(end, initial=self._initial if start == self._initial else None)
+        self._offered = replace(end, initial=self._initial if start == self._initial else None)
+        return self._offered
 
     def tasks(self, start: Position, end: Position) -> list[tuple[OffsetRange, ...]]:
         """Return the ranges that each task of a batch reads. Raises `RecordsLostError`."""
         self._reached = end
         if start == end:
             return []  # Spark before 4.2 tells the position of a resumed query by this call
+        if end != self._offered:  # an earlier process has logged the batch
+            end = self._within_logs(end, dict(end.partitions()))
         planned = plan_ranges(self._view, start, end, fail_on_data_loss=self._options.fail_on_data_loss)
         return divide(planned, self._options)
 
@@ -158,16 +172,47 @@ class StreamPlan:
         """Forget topics that were deleted or created again, if that is allowed."""
         left = {}
         absent = {topic: known.topic_id for topic, known in start.topics.items() if topic not in topics}
-        # A topic that the query no longer subscribes to is not deleted. Its offsets stay, in case it is read again.
-        there = topics | look(self._view, Named(tuple(absent)), absent) if absent else topics
+        absent = {topic: topic_id for topic, topic_id in absent.items() if self._options.subscription.takes(topic)}
+        there = topics | look_for(self._view, absent) if absent else topics
         for topic, known in start.topics.items():
             now = there.get(topic)
-            if now is not None and now.topic_id == known.topic_id:
+            # The offsets of a topic that the query no longer subscribes to stay, in case it is read again.
+            is_left_out = topic not in topics and topic not in absent
+            if is_left_out or (now is not None and now.topic_id == known.topic_id):
                 left[topic] = known
             else:
                 what = "was deleted" if now is None else "was deleted and created again"
                 report_loss(f"topic {topic} {what} while a query reads it", self._options.fail_on_data_loss)
         return start if len(left) == len(start.topics) else Position(left)
+
+    def _within_logs(self, position: Position, doubtful: Mapping[TopicPartition, int]) -> Position:
+        """Return the position without offsets that their partitions do not reach any more. `doubtful` are offsets in it.
+
+        Ends are confirmed by a quorum. So an end is below an offset that the query has reached only after a recovery that has lost records.
+        To wait until the partition has the offset again would leave out the records that it gets until then.
+        """
+        ids = {partition: position.topics[partition.topic].topic_id for partition in doubtful}
+        ends = edge_offsets(self._view, ids, LATEST_TIME) if ids else {}
+        lost = {partition: end for partition, end in ends.items() if end < doubtful[partition]}
+        for partition, end in sorted(lost.items()):
+            report_loss(
+                f"{partition.topic}/{partition.partition}: the query has reached offset {doubtful[partition]}, and the log ends at {end}, so"
+                " a recovery of the partition has lost records; those that it got since then may be left out, too"
+                " (raftmq cluster recover shows where they begin)",
+                self._options.fail_on_data_loss,
+            )
+        if not lost:
+            return position
+        topics = {
+            topic: replace(
+                known,
+                offsets={
+                    number: lost.get(TopicPartition(topic, number), offset) for number, offset in known.offsets.items()
+                },
+            )
+            for topic, known in position.topics.items()
+        }
+        return replace(position, topics=topics)
 
     def _backlog(self, start: Position, ends: Position, limits: Limits) -> list[OffsetRange]:
         """Return the ranges that could be read. They begin at the first remaining record where that matters for counting."""
@@ -224,6 +269,16 @@ def check_blind_cap(options: SourceOptions) -> None:
             " minOffsetsPerTrigger a query with Trigger.AvailableNow ends before it has read everything; set"
             " allowCapWithoutAdmissionControl=true if the query has another trigger"
         )
+
+
+def _beyond(start: Position, ends: Position) -> dict[TopicPartition, int]:
+    """Return the offsets of a start that are beyond the ends of their partitions."""
+    found: dict[TopicPartition, int] = {}
+    for partition, end in ends.partitions():
+        offset = start.get(partition.topic, ends.topics[partition.topic].topic_id, partition.partition)
+        if offset is not None and offset > end:
+            found[partition] = offset
+    return found
 
 
 def _not_beyond(ends: Position, target: Position) -> Position:

@@ -1,6 +1,7 @@
 """The ranges that each trigger of a query reads, planned for a cluster in a dictionary."""
 
 import json
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from raftmq.spark.source.options import SourceOptions, read_source_options
 from raftmq.spark.source.planning import OffsetRange
 from raftmq.spark.source.range_plan import refuse_reversed
 from raftmq.spark.source.stream_plan import UNLIMITED, Limits, StreamPlan, check_blind_cap
+from raftmq.types import TopicPartition
 
 from tests.support.spark.fake_view import FakeView
 
@@ -165,14 +167,70 @@ def test_available_now_reads_the_records_of_its_start_and_ends(
     assert triggers == -(-sum(counts) // rows_max)
 
 
-def test_an_offset_never_decreases() -> None:
+def test_an_offset_never_decreases(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new leader may briefly report a lower end."""
     view = FakeView()
     view.create("t", 3, 4)
     plan = StreamPlan(view, options())
-    start = position(t={0: 5, 1: 3})
+    start, offsets, answers = position(t={0: 5, 1: 3}), view.offsets, []
+
+    def lower_at_first(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        answers.append(offsets(times))
+        view.grow("t", 0, 5)
+        return answers[-1]
+
+    monkeypatch.setattr(view, "offsets", lower_at_first)
     end = plan.next_end(start, UNLIMITED)
+    assert answers == [{TopicPartition("t", 0): 3, TopicPartition("t", 1): 4}, {TopicPartition("t", 0): 5}]
     assert end == position(t={0: 5, 1: 4})
+
+
+def test_records_lost_in_a_recovery_are_reported_and_hide_no_later_ones() -> None:
+    """The query waited for its offset without a word, and left out the records that the partition got until then."""
+    view = FakeView()
+    view.create("t", 50, 50)
+    start = position(t={0: 100, 1: 50})
+    with pytest.raises(RecordsLostError, match="t/0: the query has reached offset 100, and the log ends at 50"):
+        StreamPlan(view, options()).next_end(start, UNLIMITED)
+    plan = StreamPlan(view, options(failOnDataLoss="false"))
+    plan.prepare_available_now()
+    with pytest.warns(RaftMQSparkWarning, match="the log ends at 50"):
+        end = plan.next_end(start, UNLIMITED)
+    assert end == position(t={0: 50, 1: 50})
+    assert plan.tasks(start, again(end)) == []
+    view.grow("t", 0, 60)
+    later = StreamPlan(view, options(failOnDataLoss="false"))
+    assert spans(later.tasks(end, later.next_end(end, UNLIMITED))) == {("t", 0, 50, 60)}
+
+
+def test_a_repeated_batch_whose_records_a_recovery_has_lost_is_no_endless_wait() -> None:
+    view = FakeView()
+    view.create("t", 50)
+    start, end = position(t={0: 40}), position(t={0: 100})
+    with pytest.raises(RecordsLostError, match="the log ends at 50"):
+        StreamPlan(view, options()).tasks(start, end)
+    with pytest.warns(RaftMQSparkWarning, match="the log ends at 50"):
+        tasks = StreamPlan(view, options(failOnDataLoss="false")).tasks(start, end)
+    assert spans(tasks) == {("t", 0, 40, 50)}
+
+
+def test_a_topic_that_was_created_again_as_a_queue_is_gone() -> None:
+    """With a pattern the query failed for good, although it may lose records."""
+    view = FakeView()
+    view.create("t1", 10)
+    view.create("t2", 10)
+    start = position(t1={0: 4}, t2={0: 3})
+    view.delete("t1")
+    view.create_queue("t1")
+    with pytest.raises(RecordsLostError, match="topic t1 was deleted"):
+        StreamPlan(view, options(subscribePattern="t.")).next_end(start, UNLIMITED)
+    plan = StreamPlan(view, options(subscribePattern="t.", failOnDataLoss="false"))
+    with pytest.warns(RaftMQSparkWarning, match="topic t1 was deleted"):
+        end = plan.next_end(start, UNLIMITED)
+    assert spans(plan.tasks(start, end)) == {("t2", 0, 3, 10)}
+    logged = position(t1={0: 6}, t2={0: 5})
+    with pytest.warns(RaftMQSparkWarning, match="t1/0: offsets 4 to 5 are gone with their topic"):
+        assert spans(plan.tasks(start, logged)) == {("t2", 0, 3, 5)}
 
 
 def test_trimmed_records_are_an_error_or_are_skipped() -> None:
@@ -331,6 +389,10 @@ def test_a_topic_that_is_no_longer_subscribed_to_keeps_its_offsets() -> None:
     assert spans(without.tasks(start, end)) == {("u", 0, 10, 11)}
     again_with = StreamPlan(view, options(subscribe="t,u"))
     assert spans(again_with.tasks(end, again_with.next_end(end, UNLIMITED))) == {("t", 0, 4, 10)}
+    view.delete("t")  # the query without it does not read it, so it loses nothing
+    assert StreamPlan(view, options(subscribe="u")).next_end(end, UNLIMITED) is end
+    with pytest.raises(RecordsLostError, match="topic t was deleted"):
+        StreamPlan(view, options(subscribe="t,u")).next_end(end, UNLIMITED)
 
 
 def test_ranges_are_split_into_the_minimum_number_of_partitions() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
-from raftmq.errors import UnknownTopicError
+from raftmq.errors import TopicKindMismatchError, UnknownTopicError
 from raftmq.spark.atomic.batch_marks import Answer, Ask, Change, TopicMarks, find_cut
 from raftmq.spark.cluster.cluster import TopicView
 from raftmq.spark.cluster.subscriptions import Assigned, Matching, Named, Subscription
@@ -22,6 +22,7 @@ class FakeTopic:
     logs: dict[int, list[int]]
     """Append times of each partition's records, by offset."""
     starts: dict[int, int] = field(default_factory=dict)
+    is_queue: bool = False
 
 
 class FakeView:
@@ -42,6 +43,10 @@ class FakeView:
         self._last_id += 1
         logs = {number: [1000 + n for n in range(count)] for number, count in enumerate(counts)}
         self.by_name[name] = FakeTopic(self._last_id, logs)
+
+    def create_queue(self, name: str) -> None:
+        self.create(name, 0)
+        self.by_name[name].is_queue = True
 
     def grow(self, name: str, partition: int, to: int) -> None:
         self.by_name[name].logs[partition] = [1000 + n for n in range(to)]
@@ -65,12 +70,16 @@ class FakeView:
             case Named(names):
                 wanted = dict.fromkeys(names)
             case Matching():
-                wanted = {name: None for name in shown if subscription.takes(name)}
+                wanted = {
+                    name: None for name, topic in shown.items() if subscription.takes(name) and not topic.is_queue
+                }
             case Assigned(partitions):
                 wanted = {partition.topic: None for partition in sorted(partitions)}
         found = {}
         for name in wanted:
             if name in shown:
+                if shown[name].is_queue:
+                    raise TopicKindMismatchError(name)
                 numbers = frozenset(shown[name].logs)
                 if isinstance(subscription, Assigned):
                     numbers = frozenset(p.partition for p in subscription.partitions if p.topic == name)
