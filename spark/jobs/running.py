@@ -87,10 +87,10 @@ class Stop:
         is_over = threading.Event()
 
         def cancel() -> None:
-            self._asked.wait()
             # repeatedly, because between two jobs of one action there is nothing to cancel
             while not is_over.wait(POLL_SECONDS):
-                spark.sparkContext.cancelAllJobs()
+                if self.is_asked:
+                    spark.sparkContext.cancelAllJobs()
 
         threading.Thread(target=cancel, daemon=True, name="cancels-jobs").start()
         try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from raftmq.client.admin.recovery import PartitionRecovery
@@ -13,7 +16,7 @@ from raftmq.spark.jobs import main
 from raftmq.spark.jobs.audit import Findings, _check_recoveries, _offset_violations
 from raftmq.spark.jobs.main import parser
 from raftmq.spark.jobs.mirror import MirrorSettings, prepare_target
-from raftmq.spark.jobs.running import EXIT_USAGE, MESSAGE_CHARACTERS_MAX, check_topics, explain, names_of
+from raftmq.spark.jobs.running import EXIT_USAGE, MESSAGE_CHARACTERS_MAX, Stop, check_topics, explain, names_of
 
 from tests.support.spark.model_brokers import model_brokers
 
@@ -215,3 +218,23 @@ def test_an_accepted_recovery_is_reported_and_no_violation(capsys: pytest.Captur
     _check_recoveries([recovery(5, 9)], {}, findings, is_accepted=True)
     assert json.loads(capsys.readouterr().out)["lost_records"] == 4
     assert findings.violations == {}
+
+
+def test_each_cancelled_action_ends_its_thread():
+    """A replay has an action for each entry of its archive, and each of them left a thread behind."""
+    stop, is_cancelled = Stop(), threading.Event()
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(cancelAllJobs=is_cancelled.set))
+
+    def waiting() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "cancels-jobs"]
+
+    for _ in range(3):
+        with stop.cancels(spark):
+            assert waiting()
+    for thread in waiting():
+        thread.join(10)
+    assert waiting() == []
+    assert not is_cancelled.is_set()
+    with stop.cancels(spark):
+        stop.ask()
+        assert is_cancelled.wait(10)
