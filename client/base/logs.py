@@ -18,6 +18,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "producer_stopped": "A defect of the SDK ended a producer. From now on every call raises an error. Please report it",
     "producer_fenced": "A newer producer of the same name took over. This one has stopped, and every call raises that error",
     "delivery_callback_failed": "A callback of the program raised the exception that follows. It has no other effect",
+    "sync_loop_interrupted": "SystemExit or KeyboardInterrupt escaped from code of the program (a callback, a serializer) on the event loop of `raftmq.sync`. The loop continues",
     "tracing_failed": "OpenTelemetry, or an exporter of the program, raised the exception that follows. Records are not affected, and later exceptions are not logged",
     "producer_predecessor_awaited": "A broker could not be told that a producer name has a new owner: the start waits until it must know",
     "producer_name_not_confirmed": "A named producer could not confirm that it still owns its name. It tries again later",

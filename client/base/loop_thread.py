@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 from raftmq.client.base.fork_guard import call_in_forked_child, check_not_forked, current_generation
+from raftmq.client.base.logs import log
 from raftmq.errors import ForkedClientError
 
 T = TypeVar("T")
@@ -31,7 +32,14 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            try:
+                self.loop.run_forever()
+            except BaseException:  # noqa: BLE001 - asyncio lets SystemExit and KeyboardInterrupt of any callback end the loop
+                # All clients of the process live here. Without the loop, every later call would wait indefinitely.
+                log.exception("sync_loop_interrupted")
+            else:
+                return
 
     @classmethod
     def get(cls) -> LoopThread:

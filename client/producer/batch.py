@@ -278,13 +278,19 @@ class ProducerBatch(PendingBatch):
 
 
 def _call_back(calls: Iterable[tuple[Callable[[], object], Context]]) -> None:
-    for callback, context in calls:
+    rest = iter(calls)
+    for callback, context in rest:
         try:
             context.run(callback)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001
             # This is the program's own code at the root of a callback of its loop, so nobody else could handle the exception. It must affect
             # neither our own state nor the next callback.
             log.exception("delivery_callback_failed")
+        except (
+            BaseException
+        ):  # SystemExit: a loop that goes on nevertheless, as that of `raftmq.sync`, goes on with the next callback
+            asyncio.get_running_loop().call_soon(_call_back, tuple(rest))
+            raise
 
 
 class Delivery:

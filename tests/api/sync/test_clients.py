@@ -201,6 +201,31 @@ def test_admin_results_and_errors_equal_those_of_the_asynchronous_client(cluster
         sync.Producer(nonsense=1)  # type: ignore[call-arg]
 
 
+def test_an_exit_in_code_of_the_program_does_not_end_the_background_loop(cluster: FakeCluster):
+    """`sys.exit` in a callback ends an event loop of asyncio. Here it would leave every client of the process without one."""
+    cluster.create_topic("t")
+    called: list[str] = []
+
+    def leave(delivery: sync.Delivery) -> None:
+        called.append("first")
+        sys.exit(3)
+
+    def refuse(value: bytes) -> bytes:
+        raise SystemExit(value)
+
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=200) as producer:
+        producer.send("t", b"1").add_done_callback(leave)
+        last = producer.send("t", b"2")
+        last.add_done_callback(lambda _: called.append("second"))
+        assert last.result(timeout_seconds=10).offset == 1
+        producer.flush(10)
+    assert called == ["first", "second"]
+    with sync.Producer(bootstrap_servers=cluster.bootstrap_servers, value_serializer=refuse) as refusing:
+        with pytest.raises(SystemExit):
+            refusing.send("t", b"3")
+        refusing.flush(10)
+
+
 def test_a_call_on_the_background_loop_is_refused():
     loop = LoopThread.get()
 
