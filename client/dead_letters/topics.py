@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raftmq.client.admin.admin import Admin
+from raftmq.client.base import settings
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.dead_letters.letter import DeadLetter
 from raftmq.client.dead_letters.newest import newest_letters
@@ -31,7 +32,8 @@ async def find_dead_letter_topics(
     """Return every topic in which a worker wrote the newest record of a partition, by name. Raises `RaftMQError`."""
     async with Admin(bootstrap_servers=bootstrap_servers, request_timeout_ms=timeout_seconds * 1000) as admin:
         topics = await admin.list_topics()
-    partitions = (TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions)
+    logs = [topic for topic in topics if topic.kind == settings.LOG_KIND]
+    partitions = (TopicPartition(topic.name, p.partition) for topic in logs for p in topic.partitions)
     newest: defaultdict[str, list[DeadLetter]] = defaultdict(list)
     async with Consumer(
         bootstrap_servers=bootstrap_servers, auto_offset_reset="latest", request_timeout_ms=timeout_seconds * 1000

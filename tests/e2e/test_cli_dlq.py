@@ -89,6 +89,14 @@ def shown(cluster: LocalCluster, source: str, *arguments: str) -> list[dict[str,
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def test_topics_of_queues_do_not_keep_letters_from_being_listed(cluster: LocalCluster, source: str) -> None:
+    with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic(f"{source}.jobs", replication_factor=1, kind="queue")
+        bury(cluster, source, range(2))
+        assert waiting(cluster, source) == 2
+        admin.delete_topic(f"{source}.jobs")
+
+
 def test_the_letters_of_a_worker_are_listed_shown_and_sent_back(cluster: LocalCluster, source: str) -> None:
     with sync.Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         producer.send(source, b"poison", key=b"k", headers=[("trace", b"7")]).result(30)
