@@ -59,6 +59,8 @@ UNOBSERVED_FAILURES_MAX: Final = 64
 """Maximum number of failed batches remembered for `flush`. A program that awaits nothing and never flushes must not collect them indefinitely."""
 DELETED_LEADERS_MAX: Final = 1024
 """Maximum number of remembered leaders of deleted partitions. The latest ones are kept."""
+DELETED_TOPICS_MAX: Final = 1024
+"""Maximum number of remembered ids of deleted topics. The latest ones are kept: answers that were under way are seconds old."""
 NAME_CONFIRM_SECONDS: Final = 600.0
 """Interval at which a named producer confirms its name. Brokers forget names after 14 days, and a producer that sends nothing learns within
 this time that it was replaced. Each confirmation is an entry in the metadata log: 2 per second for 1,000 producers."""

@@ -111,6 +111,10 @@ class Resolver:
         self._endings: dict[asyncio.Task[None], None] = {}
         """Connections that are being closed."""
         self._broker_addresses: dict[int, str] = {}
+        self._hidden: dict[str, TopicInfo] = {}
+        """Topics that a whole table of a broker that is behind lacks. That broker may describe their older states next."""
+        self._deleted: dict[int, None] = {}
+        """The ids of the topics deleted last. An answer that was under way must not bring one back."""
         self._successors: dict[int, int] = {}
         """Group that was replaced -> the group that serves its partition now."""
         self._leaders: dict[int, Leader] = {}
@@ -230,7 +234,7 @@ class Resolver:
         check_text(name, "topic")
         request = pb.DescribeTopicRequest(name=name, metadata_revision=self.metadata_revision)
         response = await self.call_any(DESCRIBE_TOPIC, request, timeout_seconds, is_read=True)
-        self._learn_topic(response.topic, self.topics.get(response.topic.name))
+        self._learn_topic(response.topic, self._known(response.topic.name))
         for leader in response.leaders:
             known = self._leaders.get(leader.group_id)
             # The broker may only have lost its connection to the leader. When it is back, nothing has changed for the watch to tell.
@@ -271,7 +275,7 @@ class Resolver:
 
     def record_topic(self, topic: pb.Topic) -> None:
         """Store a topic from the answer of a call that created or changed it."""
-        self._learn_topic(topic, self.topics.get(topic.name))
+        self._learn_topic(topic, self._known(topic.name))
         self._notify()
 
     def on_not_leader(self, group_id: int, error: NotLeaderError) -> bool:
@@ -441,15 +445,17 @@ class Resolver:
         if update.has_brokers or update.is_full:
             self._broker_addresses = {broker.broker_id: broker.address for broker in update.brokers if broker.address}
             self._refused.difference_update(self._broker_addresses.values())  # another cluster there may be gone again
-        before = self.topics
-        if update.is_full:
-            self.topics = {}
+        if update.is_full:  # it may come from a broker that is behind
+            self.topics, self._hidden = {}, self._hidden | self.topics
         deleted = set(update.deleted_topic_ids)
         if deleted:
             self.topics = {name: info for name, info in self.topics.items() if info.topic_id not in deleted}
-        known = before if update.is_full else self.topics  # a full table may come from a broker that is behind
+            self._hidden = {name: info for name, info in self._hidden.items() if info.topic_id not in deleted}
+            self._deleted = dict.fromkeys([*self._deleted, *deleted][-settings.DELETED_TOPICS_MAX :])
         for topic in update.topics:
-            self._learn_topic(topic, known.get(topic.name))
+            self._learn_topic(topic, self._known(topic.name))
+        if update.is_full and is_newest:
+            self._hidden = {}
         for leader in update.leaders:
             self._learn_leader(leader.group_id, Leader(leader.broker_id, leader.leader_epoch))
         if deleted or (update.is_full and is_newest):
@@ -477,6 +483,10 @@ class Resolver:
             ending.add_done_callback(self._endings.pop)
             log.debug("connection_dropped address=%s", address)
 
+    def _known(self, name: str) -> TopicInfo | None:
+        """Return the newest state of a topic that was seen and is not known to be deleted."""
+        return self.topics.get(name) or self._hidden.get(name)
+
     def _learn_successors(self, known: TopicInfo | None, topic: pb.Topic) -> None:
         """Learn which groups of a topic were replaced, as the recovery of a partition without a majority does."""
         if known is None or known.topic_id != topic.topic_id:
@@ -490,6 +500,9 @@ class Resolver:
 
     def _learn_topic(self, topic: pb.Topic, known: TopicInfo | None) -> None:
         """Take a topic as a broker describes it, unless `known`, the state until now, is newer."""
+        if topic.topic_id in self._deleted:
+            return
+        self._hidden.pop(topic.name, None)
         self._learn_successors(known, topic)
         partitions = sorted(topic.partitions, key=lambda partition: partition.partition)
         group_ids = tuple(partition.group_id for partition in partitions)

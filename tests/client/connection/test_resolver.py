@@ -171,6 +171,48 @@ async def test_the_whole_table_of_a_broker_that_is_behind_takes_no_partition_awa
     await resolver.close()
 
 
+async def test_a_broker_that_is_behind_and_catches_up_takes_nothing_back(cluster: FakeCluster) -> None:
+    """Its table lacks a topic, which it describes later: in older states, or after a recovery of which it tells nothing else."""
+    cluster.create_topic("t", partitions=2)
+    older = topic_message(cluster.topics["t"])
+    cluster.add_partitions("t", 3)
+    resolver = await started(cluster)
+    newest = await resolver.topic("t", 5)
+    table = cluster.table()
+    table.metadata_revision = 0
+    table.ClearField("topics")
+    resolver._apply(table, "behind:9400")
+    assert resolver.topics == {}
+    resolver._apply(pb.TopologyUpdate(topics=[older]), "behind:9400")
+    assert resolver.topics["t"] == newest, "the key of a record would belong to another partition"
+    resolver._apply(table, "behind:9400")
+    recovered = topic_message(cluster.topics["t"])
+    recovered.partitions[0].group_id = present = newest.group_ids[-1] + 1
+    leader = pb.PartitionLeader(group_id=present, broker_id=1, leader_epoch=1001)
+    resolver._apply(pb.TopologyUpdate(topics=[recovered], leaders=[leader]), "behind:9400")
+    assert resolver.leader(newest.group_ids[0]) == Leader(1, 1001), "a producer names the group that it knows"
+    await resolver.close()
+
+
+async def test_an_answer_that_was_under_way_brings_no_deleted_topic_back(cluster: FakeCluster, monkeypatch) -> None:
+    """Nothing would tell the client of the deletion again, and it would take the brokers that deny the topic for ones that are behind."""
+    cluster.create_topic("t")
+    resolver = await started(cluster)
+    (group_id,) = (await resolver.topic("t", 5)).group_ids
+    answer = pb.DescribeTopicResponse(topic=topic_message(cluster.topics["t"]))
+
+    async def describe(*_: object, **__: object) -> pb.DescribeTopicResponse:
+        deletion = pb.TopologyUpdate(metadata_revision=99, deleted_topic_ids=[answer.topic.topic_id])
+        resolver._apply(deletion, "here:9400")
+        return answer
+
+    with monkeypatch.context() as patch, pytest.raises(errors.UnknownTopicError):
+        patch.setattr(resolver, "call_any", describe)
+        await resolver.topic("t", 5, is_fresh=True)
+    assert not resolver.has_partition("t", group_id)
+    await resolver.close()
+
+
 async def test_updates_of_another_cluster_are_ignored(cluster: FakeCluster):
     resolver = await started(cluster)
     cluster.cluster_id = "another"  # both addresses were taken over by another cluster
