@@ -13,6 +13,7 @@ from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.time_search import OffsetAndTimestamp, TimeSearch, WantedTime
 from raftmq.client.connection.transport import Connection
 from raftmq.errors import (
+    FailedPreconditionError,
     NoLeaderError,
     NotLeaderError,
     Outcome,
@@ -229,18 +230,43 @@ def _asking_for_times(
     return ask
 
 
+def _of_same_groups(call: LeaderCall[ResultT], groups: dict[TopicPartition, tuple[int, int]]) -> LeaderCall[ResultT]:
+    """Ask about each partition only as it was when it was asked first: `groups` gets the ids of its topic and its group.
+
+    An offset means nothing in a topic that was created again, nor after records were lost in a recovery.
+    """
+
+    async def asking(connection: Connection, group: list[LeaderTarget], seconds: float) -> list[ResultT | RaftMQError]:
+        same = [target for target in group if groups.setdefault(target.topic_partition, target[1:]) == target[1:]]
+        answers = iter(await call(connection, same, seconds)) if same else iter(())
+        return [next(answers) if target in same else _replaced(target, groups) for target in group]
+
+    return asking
+
+
+def _replaced(target: LeaderTarget, groups: Mapping[TopicPartition, tuple[int, int]]) -> RaftMQError:
+    name, (topic_id, _) = name_of_target(target), groups[target.topic_partition]
+    if topic_id != target.topic_id:
+        return UnknownPartitionError(f"{name} was deleted, and its topic was created again")
+    return FailedPreconditionError(
+        f"{name} was recovered in the meantime, and new records may have the offsets of lost ones: look at it, then repeat the call"
+    )
+
+
 async def delete_records(
     resolver: Resolver, before_offsets: dict[TopicPartition, int], timeout_seconds: float
 ) -> dict[TopicPartition, int]:
     """Delete the records below an offset of each partition (-1: all records). Return the new log starts.
 
-    -1 is resolved once, at the beginning: repeating the request after a lost answer must not delete newer records. Raises as
-    `call_leaders` does. Partitions without an answer may have been trimmed.
+    -1 is resolved once, at the beginning: repeating the request after a lost answer must not delete newer records, nor those of a topic that was
+    created again. Raises as `call_leaders` does. Partitions without an answer may have been trimmed.
     """
+    groups: dict[TopicPartition, tuple[int, int]] = {}
     deadline = asyncio.get_running_loop().time() + timeout_seconds
     everything = {partition: LATEST_TIME for partition, offset in before_offsets.items() if offset < 0}
     if everything:
-        ends = await list_offsets(resolver, everything, timeout_seconds)
+        ask_ends = _of_same_groups(_asking_for_times(resolver, everything, False), groups)
+        ends = await call_leaders(resolver, everything, timeout_seconds, ask_ends)
         before_offsets = before_offsets | {partition: end.offset for partition, end in ends.items()}
         timeout_seconds = max(0.001, deadline - asyncio.get_running_loop().time())
 
@@ -261,7 +287,7 @@ async def delete_records(
         by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
         return [_log_start_of(target, by_key) for target in group]
 
-    return await call_leaders(resolver, before_offsets, timeout_seconds, ask)
+    return await call_leaders(resolver, before_offsets, timeout_seconds, _of_same_groups(ask, groups))
 
 
 def _log_start_of(target: LeaderTarget, by_key: dict[tuple[int, int], pb.PartitionTrimResult]) -> int | RaftMQError:

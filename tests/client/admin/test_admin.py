@@ -146,6 +146,58 @@ async def test_repeating_delete_all_after_a_lost_answer_keeps_newer_records(
     assert (partition.log_start, partition.end) == (10, 15)
 
 
+@pytest.mark.parametrize("offset", [-1, 4])
+async def test_a_deletion_of_records_spares_a_topic_that_was_created_again(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, offset: int
+):
+    """While the request is repeated, the topic is deleted and created again, with more records than before."""
+    cluster.create_topic("t")
+    cluster.topics["t"].partitions[0].append(encode_body([b"old"] * 10, None, 1).seal(), 1)
+    asked: list[int] = []
+
+    async def lose_the_first_answer(broker, request, context):
+        asked.extend(part.topic_id for part in request.partitions)
+        if len(asked) == 1:
+            cluster.delete_topic("t")
+            cluster.create_topic("t")
+            cluster.topics["t"].partitions[0].append(encode_body([b"new"] * 20, None, 1).seal(), 1)
+            await abort(context, detail(pb.REQUEST_TIMED_OUT))
+        return await delete(broker, request, context)
+
+    delete = FakeBroker.DeleteRecords
+    monkeypatch.setattr(FakeBroker, "DeleteRecords", lose_the_first_answer)
+    transport = MemoryTransport(cluster)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        with pytest.raises(errors.UnknownPartitionError, match="created again"):
+            await admin.delete_records({TopicPartition("t", 0): offset})
+    assert len(asked) == 1
+    assert cluster.topics["t"].partitions[0].log_start == 0
+
+
+async def test_a_deletion_of_records_spares_those_after_a_recovery(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """Records that were written after a loss may have the offsets of those that were to be deleted."""
+    cluster.create_topic("t")
+    partition = cluster.topics["t"].partitions[0]
+    partition.append(encode_body([b"old"] * 10, None, 1).seal(), 1)
+    delete = FakeBroker.DeleteRecords
+
+    async def lose_the_first_answer(broker, request, context):
+        if partition.group_id < 1000:
+            partition.group_id += 1000
+            cluster.changed()
+            await abort(context, detail(pb.REQUEST_TIMED_OUT))
+        return await delete(broker, request, context)
+
+    monkeypatch.setattr(FakeBroker, "DeleteRecords", lose_the_first_answer)
+    transport = MemoryTransport(cluster)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        with pytest.raises(errors.FailedPreconditionError, match="was recovered"):
+            await admin.delete_records({TopicPartition("t", 0): -1})
+    assert partition.log_start == 0
+
+
 async def test_the_cluster_is_described(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
