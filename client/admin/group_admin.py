@@ -125,6 +125,8 @@ class ResetTarget:
             raise InvalidArgumentError(f"to must be 'earliest' or 'latest', not {self.to!r}")
         if self.time_ms is not None and self.time_ms < 0:
             raise InvalidArgumentError(f"time_ms must be 0 or more, not {self.time_ms!r}")
+        if self.offsets is not None and not self.offsets:
+            raise InvalidArgumentError("offsets must name at least one partition")
 
 
 async def list_groups(resolver: Resolver, timeout_seconds: float) -> list[GroupListing]:
@@ -177,6 +179,8 @@ async def reset_group_offsets(
 ) -> list[OffsetChange]:
     """Commit other offsets for a group, as `Admin.reset_group_offsets` describes."""
     target.check()
+    if target.offsets is not None and (topics or partitions):
+        raise InvalidArgumentError("offsets names the partitions: pass neither topics nor partitions with it")
     deadline = Deadline(timeout_seconds)
     is_named = bool(topics or partitions or target.offsets)
     must_exist = target.shift is not None or not is_named
@@ -187,10 +191,15 @@ async def reset_group_offsets(
         wanted += [TopicPartition(topic, number) for number in range(info.partition_count)]
     if not wanted:
         wanted = [partition for partition, offset in before.items() if target.shift is None or offset is not None]
+    # as of now: the offsets that are looked up mean nothing in a topic that is created again in the meantime
+    ids = {
+        name: (await resolver.topic(name, deadline.remaining())).topic_id
+        for name in dict.fromkeys(tp.topic for tp in wanted)
+    }
     after = await _resolved(resolver, target, dict.fromkeys(wanted), before, deadline)
     changes = [OffsetChange(partition, before.get(partition), offset) for partition, offset in sorted(after.items())]
     if changes and not dry_run:
-        await _reset(resolver, group, after, deadline, fence_members=fence_members)
+        await _reset(resolver, group, after, ids, deadline, fence_members=fence_members)
     return changes
 
 
@@ -282,14 +291,14 @@ async def _reset(
     resolver: Resolver,
     group: str,
     offsets: Mapping[TopicPartition, int],
+    topic_ids: Mapping[str, int],
     deadline: Deadline,
     *,
     fence_members: bool,
 ) -> None:
     request = pb.ResetOffsetsRequest(group=group, fence_members=fence_members)
     for partition, offset in offsets.items():
-        info = await resolver.topic(partition.topic, deadline.remaining())
-        request.partitions.add(topic_id=info.topic_id, partition=partition.partition, offset=offset)
+        request.partitions.add(topic_id=topic_ids[partition.topic], partition=partition.partition, offset=offset)
     response = await resolver.call_any(RESET_OFFSETS, request, deadline.remaining())
     for partition, result in zip(offsets, response.partitions, strict=True):
         if result.HasField("error"):

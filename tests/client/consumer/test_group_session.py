@@ -1008,6 +1008,26 @@ async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(br
             assert await committed() == after
 
 
+async def test_a_reset_spares_a_topic_that_was_created_again(broker: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offsets were looked up in the earlier topic. In the new one they would skip the first records."""
+    await produce(broker, await broker.topic(TOPIC), 0, 10)
+    resolved = group_admin._resolved
+
+    async def create_again(*arguments: object) -> dict[TopicPartition, int]:
+        found = await resolved(*arguments)
+        await broker.admin.delete_topic(pb.DeleteTopicRequest(name=TOPIC), broker.call())
+        await produce(broker, await broker.topic(TOPIC), 0, 20)
+        await admin._resolver.topic(TOPIC, 5, is_fresh=True)
+        return found
+
+    monkeypatch.setattr(group_admin, "_resolved", create_again)
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker)) as admin:
+        with pytest.raises(errors.UnknownTopicError):
+            await admin.reset_group_offsets("g", to="latest", topics=[TOPIC])
+        with pytest.raises(errors.UnknownGroupError):
+            await admin.describe_group("g")
+
+
 async def test_lag_is_reported_in_records_and_in_seconds(broker: Harness, members: Members) -> None:
     """The lag in seconds is the age of the oldest unread record. For the consumer itself, unread means not returned to it."""
     topic = await broker.topic(TOPIC, partitions=2)
@@ -1027,7 +1047,17 @@ async def test_lag_is_reported_in_records_and_in_seconds(broker: Harness, member
 
 
 @pytest.mark.parametrize(
-    "target", [{}, {"to": "earliest", "shift": 1}, {"to": "here"}, {"time_ms": -1}, {"offsets": {}, "shift": 1}]
+    "target",
+    [
+        {},
+        {"to": "earliest", "shift": 1},
+        {"to": "here"},
+        {"time_ms": -1},
+        {"offsets": {}, "shift": 1},
+        {"offsets": {}},
+        {"offsets": {part(0): 1}, "topics": [TOPIC]},
+        {"offsets": {part(0): 1}, "partitions": [part(1)]},
+    ],
 )
 async def test_a_reset_needs_exactly_one_target(broker: Harness, target: dict[str, object]) -> None:
     async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker)) as admin:
