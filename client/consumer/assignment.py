@@ -184,7 +184,8 @@ class Assignment:
     def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue at these offsets. If a partition is not assigned, no position changes."""
         for state in self.states(offsets) if offsets else ():
-            state.seek(offsets[state.topic_partition], self._reset_time)
+            group_id = self._resolver.present_group(state.group_id)
+            state.seek(offsets[state.topic_partition], self._reset_time, group_id)
         self._hand_out.leave_current()
         self._fetcher.wake()
 
@@ -194,7 +195,7 @@ class Assignment:
             state = self._fetcher.partitions.get(partition)
             if state is not None and state.position is not None and offset < state.position:
                 processed = state.processed
-                state.seek(offset, self._reset_time)
+                state.seek(offset, self._reset_time, state.read_group_id)
                 state.processed = min(processed, offset) if processed is not None else None
         self._hand_out.leave_current()
         self._fetcher.wake()

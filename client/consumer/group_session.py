@@ -378,6 +378,7 @@ class GroupSession:
         for id_, grant in grants.items():
             if await self._is_known(id_, grant.topic):
                 owned[TopicPartition(grant.topic, id_.partition)] = OwnedPartition(id_.topic_id, grant.owner_epoch)
+        groups = {partition: self._group_id_of(one.topic_id, partition) for partition, one in owned.items()}
         identity = MemberIdentity(self._group, self.membership.member_id)
         results = await open_partitions(self._resolver, identity, owned, settings.OPEN_SECONDS)
         opened: dict[PartitionId, int] = {}
@@ -394,7 +395,7 @@ class GroupSession:
         kept = self.membership.hold(opened)
         if not kept:
             return False
-        states = [self._add(id_, opened[id_], *positions[id_]) for id_ in sorted(kept)]
+        states = [self._add(id_, opened[id_], *positions[id_], groups[positions[id_][0]]) for id_ in sorted(kept)]
         self._fetcher.counters.assigned_total += len(states)
         log.info("group_partitions_assigned consumer_group=%s partitions=%d", self._group, len(states))
         await self._tell(self.listener.on_assigned, frozenset(state.topic_partition for state in states))
@@ -405,17 +406,22 @@ class GroupSession:
         return True
 
     def _add(
-        self, id_: PartitionId, owner_epoch: int, partition: TopicPartition, found: CommittedPosition
+        self,
+        id_: PartitionId,
+        owner_epoch: int,
+        partition: TopicPartition,
+        found: CommittedPosition,
+        read_group_id: int,
     ) -> PartitionFetch:
         # A partition created after the subscription is read from its start: "latest" would skip its first records.
         is_late = id_.partition >= self._known.get(id_.topic_id, 0)
         reset_time = EARLIEST_TIME if is_late else self._config.reset_time
         state = PartitionFetch(partition, reset_time, self._fetcher.counters)
-        info = self._resolver.topics.get(partition.topic)
-        if info is not None and info.topic_id == id_.topic_id and id_.partition < info.partition_count:
-            state.topic_id, state.group_id = info.topic_id, info.group_ids[id_.partition]
+        group_id = self._group_id_of(id_.topic_id, partition)
+        if group_id:
+            state.topic_id, state.group_id = id_.topic_id, group_id
         if found.offset >= 0:
-            state.seek(found.offset, self._config.reset_time)
+            state.seek(found.offset, self._config.reset_time, read_group_id)
             state.committed, state.finished, state.note = found.offset, found.finished, found.note
         state.high_watermark = found.high_watermark
         state.owner_epoch = owner_epoch
@@ -423,6 +429,13 @@ class GroupSession:
         self._states[id_] = self._fetcher.partitions[partition] = state
         self._hand_out.add(state)
         return state
+
+    def _group_id_of(self, topic_id: int, partition: TopicPartition) -> int:
+        """Return the group that serves a partition of this incarnation of its topic, or 0 if the topology does not have it."""
+        info = self._resolver.topics.get(partition.topic)
+        if info is None or info.topic_id != topic_id or partition.partition >= info.partition_count:
+            return 0
+        return info.group_ids[partition.partition]
 
     async def _is_known(self, id_: PartitionId, topic: str) -> bool:
         """Return whether the topology has the partition. A new one may require a fresh lookup."""

@@ -38,7 +38,7 @@ class PartitionFetch:
         """0 until the topic is found."""
         self.group_id = 0
         self.read_group_id = 0
-        """The Raft group that served the records before the position. 0 after a seek: then the group of the next poll counts."""
+        """The Raft group that served the records before the position, or the position itself. 0: unknown, so that of the next poll counts."""
         self.position: int | None = None
         """The offset of the next record to return, or None until it is looked up."""
         self.reset_time = reset_time
@@ -133,15 +133,15 @@ class PartitionFetch:
         self._counters.bytes_total += added
         return added
 
-    def seek(self, offset: int | None, reset_time: int | None) -> int:
-        """Continue at `offset` (None: look it up at `reset_time`). Return the number of bytes dropped from the buffer."""
+    def seek(self, offset: int | None, reset_time: int | None, read_group_id: int = 0) -> int:
+        """Continue at `offset` (None: look it up at `reset_time`), a position in `read_group_id`. Return the number of bytes dropped from the buffer."""
         dropped = self.buffered_bytes
         self._batches.clear()
         self.buffered_bytes = 0
         self._records, self._next = (), 0
         self.position = self.processed = offset
         self.fetch_offset = offset or 0
-        self.read_group_id = 0
+        self.read_group_id = read_group_id
         self.reset_time = reset_time
         self.error = None
         self.not_before = 0.0
@@ -234,7 +234,7 @@ class PartitionFetch:
         except (BatchFormatError, UnsupportedCompressionError) as error:
             next_offset = fetched.base_offset + _record_count(fetched.data)
             position, processed = self.position, self.processed
-            self.seek(position, self.reset_time)
+            self.seek(position, self.reset_time, self.read_group_id)
             self.processed = processed  # the records returned before are as unprocessed as they were
             # Reading again fetches the batch again, because the network may have damaged it.
             raise CorruptBatchError(topic, partition, fetched.base_offset, next_offset, str(error)) from error

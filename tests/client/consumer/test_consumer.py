@@ -68,6 +68,39 @@ async def test_everything_is_read_in_order_from_every_partition(cluster: FakeClu
         assert [record.timestamp for record in records[::13]] == [1000 + n for n in range(7)]
 
 
+@pytest.mark.parametrize("how", ["looked up", "sought", "given back"])
+async def test_the_first_poll_names_the_group_in_which_its_position_was_found(cluster: FakeCluster, how: str):
+    """Otherwise a recovery before that poll, after which other records have the lost ones' offsets, would let the reader skip them."""
+    cluster.create_topic("t")
+    fill(cluster, T0, 1)
+    partition = cluster.topics["t"].partitions[0]
+    group_id = partition.group_id
+    async with consumer(cluster) as c:
+        c.assign([T0])
+        c.pause(T0)
+        assert await c.position(T0) == 0
+        if how == "sought":
+            await c.seek(T0, 3)
+        elif how == "given back":
+            c.resume(T0)
+            await read(c, 8, max_records=8)
+            c.pause(T0)
+            c._assignment.give_back({T0: 4})
+        async with asyncio.timeout(5):
+            while c._fetcher.polls_in_flight:
+                await asyncio.sleep(0.01)
+        partition.group_id += 1000
+        cluster.changed()
+        async with asyncio.timeout(5):
+            while c._resolver.present_group(group_id) == group_id:
+                await c._resolver.wait_change(1)
+        cluster.poll_requests.clear()
+        c.resume(T0)
+        await wait_polls(cluster, 1)
+        (asked,) = cluster.poll_requests[0][1].partitions
+        assert (asked.offset, asked.group_id) == ({"looked up": 0, "sought": 3, "given back": 4}[how], group_id)
+
+
 async def test_getmany_returns_an_empty_dictionary_without_records(cluster: FakeCluster):
     cluster.create_topic("t")
     async with consumer(cluster, "t") as c:

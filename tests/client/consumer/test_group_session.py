@@ -751,6 +751,28 @@ async def test_added_partitions_are_read_from_their_start(broker: Harness, membe
     assert consumer.assignment() == {part(0), part(1), part(2)}
 
 
+async def test_a_position_at_the_assignment_belongs_to_the_group_that_had_it_committed(
+    broker: Harness, members: Members
+) -> None:
+    """The first poll may come much later. Until then a recovery may lose the records before the position, and others get their offsets."""
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 10)
+    async with members.make(TOPIC, max_poll_records=6) as consumer:
+        assert len(await read(consumer, 6)) == 6
+        await consumer.commit()
+    seen: list[tuple[int | None, int]] = []
+
+    class Looking(RebalanceListener):
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            state = consumer._fetcher.partitions[part(0)]
+            seen.append((state.position, state.read_group_id))
+
+    async with members.make(listener=Looking()) as consumer:
+        consumer.subscribe([TOPIC])
+        await read(consumer, 4)
+    assert seen == [(6, topic.partitions[0].group_id)]
+
+
 async def test_a_topic_that_is_created_again_is_a_different_topic(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 5)
