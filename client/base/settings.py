@@ -199,6 +199,8 @@ REDRIVE_CHUNK_BYTES_MAX: Final = 2 * MIB
 """Maximum bytes of those dead letters, unless a single one is larger. A chunk for one partition fits into one append request."""
 EXACT_BATCH_BYTES_MAX: Final = 512 * KIB
 """Maximum bytes of redriven or transformed records in a batch, unless a single one is larger, as in the producer."""
+REQUEST_PARTITIONS_MAX: Final = 2_000
+"""Maximum number of partitions in a request. Brokers refuse more."""
 REQUEST_BATCHES_MAX: Final = 64
 """Maximum number of batches of one partition in an append request. Brokers refuse more."""
 REDRIVE_REQUEST_SECONDS: Final = 10.0

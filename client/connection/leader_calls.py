@@ -107,7 +107,7 @@ async def ask_leaders(
         groups = _by_leader(resolver, targets, failures)
         remaining = max(deadline - loop.time(), 0.001)
         patience = min(remaining, 2 * settings.LATE_ANSWER_SECONDS)  # a frozen leader must not use up the whole time
-        await asyncio.gather(*(ask(address, group, patience) for address, group in groups.items()))
+        await asyncio.gather(*(ask(address, group, patience) for address, group in groups))
         if is_all_or_nothing and any(isinstance(result, RaftMQError) for result in results.values()):
             return results
         open_ = [partition for partition in open_ if partition not in results]
@@ -134,8 +134,8 @@ async def _target(resolver: Resolver, partition: TopicPartition, timeout_seconds
 
 def _by_leader(
     resolver: Resolver, targets: list[LeaderTarget], failures: dict[TopicPartition, RaftMQError]
-) -> dict[str, list[LeaderTarget]]:
-    """Group the targets by their leader's address. Targets without a leader are added to `failures`."""
+) -> list[tuple[str, list[LeaderTarget]]]:
+    """Group the targets by their leader's address, as many as a request may name. Targets without a leader are added to `failures`."""
     groups: dict[str, list[LeaderTarget]] = {}
     for target in targets:
         leader = resolver.leader(target.group_id)
@@ -144,7 +144,12 @@ def _by_leader(
             failures[target.topic_partition] = NoLeaderError(f"{topic}/{number} has no leader")
         else:
             groups.setdefault(resolver.address(leader), []).append(target)
-    return groups
+    size = settings.REQUEST_PARTITIONS_MAX
+    return [
+        (address, group[start : start + size])
+        for address, group in groups.items()
+        for start in range(0, len(group), size)
+    ]
 
 
 def _final_answers(

@@ -140,8 +140,13 @@ class Fetcher:
             return  # of a failure the consumer's next call learns
         try:
             for address, partitions in self._fetchable().items():
-                if len(self._polls.get(address, ())) < settings.POLLS_IN_FLIGHT_MAX:
-                    self._poll(address, partitions)
+                if (
+                    len(partitions) > settings.REQUEST_PARTITIONS_MAX
+                ):  # the others follow, and then have been polled less often
+                    partitions.sort(key=lambda one: one[0].poll_number)
+                for start in range(0, len(partitions), settings.REQUEST_PARTITIONS_MAX):
+                    if len(self._polls.get(address, ())) < settings.POLLS_IN_FLIGHT_MAX:
+                        self._poll(address, partitions[start : start + settings.REQUEST_PARTITIONS_MAX])
         except Exception as error:  # noqa: BLE001 -- the root of a callback: a defect must not go unnoticed
             self._on_crash(error)
 

@@ -197,7 +197,7 @@ class BrokerSender:
                 queue.sent_to = leader
                 room -= sum(attempt.batch.sealed_bytes for attempt in attempts)
             self._settle(queue, now)
-            if room <= 0:
+            if room <= 0 or len(sent) == settings.REQUEST_PARTITIONS_MAX:
                 break
         return self._frame(sent, settings.REQUEST_BYTES_MAX - room, now) if sent else None
 

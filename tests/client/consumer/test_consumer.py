@@ -6,6 +6,7 @@ import contextlib
 import pytest
 from raftmq import errors
 from raftmq.batch_header import seal
+from raftmq.client.base import settings as limits
 from raftmq.client.codec.batch import encode_body
 from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.consumer.consumer import Consumer
@@ -13,7 +14,8 @@ from raftmq.client.consumer.partition_fetch import PartitionFetch
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import Record, TopicPartition
 
-from tests.support.client.fake_broker import FakeCluster
+from tests.support.client.fake_broker import FakeBroker, FakeCluster
+from tests.support.client.memory_transport import MemoryTransport
 
 T0, T1, T2 = (TopicPartition("t", n) for n in range(3))
 
@@ -66,6 +68,30 @@ async def test_everything_is_read_in_order_from_every_partition(cluster: FakeClu
         assert [record.offset for record in records] == list(range(91))
         assert {(record.topic, record.partition) for record in records} == {tp}
         assert [record.timestamp for record in records[::13]] == [1000 + n for n in range(7)]
+
+
+@pytest.mark.parametrize("polls_max", [1, 4])
+async def test_a_request_has_no_more_partitions_than_brokers_accept(cluster: FakeCluster, monkeypatch, polls_max: int):
+    """A reader of thousands of partitions of one broker needs several requests, and each partition gets its turn."""
+    monkeypatch.setattr(limits, "REQUEST_PARTITIONS_MAX", 2)
+    monkeypatch.setattr(limits, "POLLS_IN_FLIGHT_MAX", polls_max)
+    cluster.create_topic("t", partitions=12)
+    asked: list[int] = []
+    list_offsets = FakeBroker.ListOffsets
+
+    async def counted(broker, request, context):
+        asked.append(len(request.partitions))
+        return await list_offsets(broker, request, context)
+
+    monkeypatch.setattr(FakeBroker, "ListOffsets", counted)
+    transport = MemoryTransport(cluster)
+    usual = {"bootstrap_servers": transport.addresses, "transport": transport, "fetch_max_wait_ms": 50}
+    async with Consumer("t", auto_offset_reset="latest", **usual) as c:
+        for number in range(12):
+            fill(cluster, TopicPartition("t", number), 1, 1)
+        assert len(await read(c, 12)) == 12
+    assert asked == [2] * 6
+    assert max(len(request.partitions) for _, request in cluster.poll_requests) == 2
 
 
 @pytest.mark.parametrize("how", ["looked up", "sought", "given back"])

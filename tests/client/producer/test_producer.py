@@ -9,6 +9,7 @@ from zlib import crc32
 import pytest
 from raftmq import errors
 from raftmq.batch_header import parse_header
+from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.client.base import settings as limits
 from raftmq.client.producer.producer import Producer
 from raftmq.client.producer.sequenced_append import SequencedAppender
@@ -38,6 +39,19 @@ async def passes(count: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ acknowledgements
+
+
+async def test_a_request_has_no_more_partitions_than_brokers_accept(cluster: FakeCluster, monkeypatch):
+    """Records for thousands of partitions of one broker, a few for each, fit into one request by their size."""
+    assert limits.REQUEST_PARTITIONS_MAX <= PARTITIONS_PER_REQUEST_MAX
+    monkeypatch.setattr(limits, "REQUEST_PARTITIONS_MAX", 2)
+    cluster.create_topic("t", partitions=10)
+    async with producer(cluster) as p:
+        deliveries = [await p.send("t", b"%d" % n, partition=n) for n in range(10)]
+        for delivery in deliveries:
+            await delivery
+    assert max(len(request.partitions) for _, request in cluster.append_requests) == 2
+    assert [values_in(cluster, "t", n) for n in range(10)] == [[b"%d" % n] for n in range(10)]
 
 
 async def test_a_delivery_returns_the_position_of_its_record(cluster: FakeCluster):
