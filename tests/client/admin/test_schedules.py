@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from raftmq import Admin, errors
+from raftmq.client.base import settings
 from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import QueueBodies, validate_queue
 
 from tests.support.client.fake_broker import FakeCluster
-from tests.support.client.fake_queue import FakeQueue
+from tests.support.client.fake_queue import FakeQueue, FakeQueueService
+from tests.support.client.memory_transport import MemoryTransport
 
 
 @pytest.fixture
@@ -121,3 +124,25 @@ async def test_a_log_topic_has_no_schedules(admin: Admin, cluster: FakeCluster) 
     cluster.create_topic("log")
     with pytest.raises(errors.TopicKindMismatchError):
         await admin.list_schedules("log")
+
+
+async def test_a_frozen_leader_does_not_use_up_the_time_of_a_list(
+    cluster: FakeCluster, queues: list[FakeQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor leads within seconds."""
+    monkeypatch.setattr(settings, "LATE_ANSWER_SECONDS", 0.1)
+    answer = FakeQueueService.ListSchedules
+    frozen = cluster.topics["jobs"].partitions[0].leader
+    transport = MemoryTransport(cluster)
+
+    async def list_schedules(service: FakeQueueService, request: pb.ListSchedulesRequest, context: object) -> object:
+        if service.broker.broker_id == frozen:
+            for number in range(3):
+                cluster.move_leader("jobs", number, broker=3 - frozen)
+            await asyncio.Event().wait()
+        return await answer(service, request, context)
+
+    monkeypatch.setattr(FakeQueueService, "ListSchedules", list_schedules)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport, request_timeout_ms=20_000) as admin:
+        async with asyncio.timeout(5):
+            assert await admin.list_schedules("jobs") == []
