@@ -85,6 +85,8 @@ def to_bytes_column(
         made.extend(map(to_bytes, cells, repeat(serializer), repeat(name)))  # keeps the cells before a failure
     except Exception as error:  # noqa: BLE001 - a serializer may raise anything, and the caller reports it
         return made, error
+    if len(made) < len(cells):  # `map` takes the StopIteration of a serializer for the end of the column
+        return made, RuntimeError(f"the {name}_serializer raised StopIteration")
     return made, None
 
 

@@ -313,3 +313,18 @@ def test_columns_contain_the_records(records: list[tuple[Any, ...]]):
         (key, value, tuple(more), at) for key, value, more, at in expected
     ]
     assert columns.size == sum(record_sizes(columns.keys, columns.values, columns.headers))
+
+
+@pytest.mark.parametrize("column", ["key", "value"])
+async def test_a_serializer_that_raises_stop_iteration_fails_and_hides_no_record(cluster: FakeCluster, column: str):
+    """It may come from `next` of an iterator at its end. The records from there on were lost without an error."""
+    texts = iter([b"0", b"1"])
+
+    def serialize(_: object) -> bytes:
+        return next(texts)
+
+    async with producer_of(cluster, **{f"{column}_serializer": serialize}) as p:
+        with pytest.raises(RuntimeError, match=f"{column}_serializer raised StopIteration"):
+            await p.send_many("one", [(b"k" if column == "key" else None, b"v")] * 4)
+        await p.flush()
+    assert len(records_in(cluster.topics["one"].partitions[0])) == 2
