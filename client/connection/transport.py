@@ -353,7 +353,8 @@ class GrpcConnection:
         await asyncio.wait((found, self._closed), timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
         self._check_open()
         if not found.done() or found.cancelled():
-            raise RequestTimedOutError(f"{self._address}: no data connection within {timeout_seconds:g} s")
+            # Not `RequestTimedOutError`: nothing was sent, so that no caller must fear that its records were written.
+            raise UnreachableError(f"{self._address}: no data connection within {timeout_seconds:g} s")
         opened = found.result()
         if isinstance(opened, RaftMQError):
             raise fresh_copy(opened) from opened.__cause__

@@ -69,6 +69,20 @@ async def open_for_appends(connection: GrpcConnection) -> None:
     await connection.append(SerializedAppend(0, 5000, pb.AppendRequest(timeout_ms=5000).SerializeToString()), 5)
 
 
+async def test_an_append_that_was_never_sent_is_definitely_not_applied(
+    connection: GrpcConnection, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frozen broker does not say where its data port is. Exactly-once writers must not take the batch for one that may be written."""
+
+    async def frozen(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(connection._data_port(), "_ask", frozen)
+    with pytest.raises(errors.UnreachableError, match="no data connection") as caught:
+        await connection.append(SerializedAppend(0, 50, b""), 0.05)
+    assert caught.value.outcome is errors.Outcome.NOT_APPLIED
+
+
 async def test_a_producer_is_registered_over_the_connection_for_appends_if_there_is_one(
     connection: GrpcConnection, port: FakeDataPort
 ) -> None:
