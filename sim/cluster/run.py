@@ -195,7 +195,7 @@ def _with_settings(seed: int, options: Options) -> Options:
 
 
 def _with_overtaking(seed: int, options: Options) -> Options:
-    """Add leaders that are overtaken while a follower installs their snapshot, drawn from a stream of their own, and what they need."""
+    """Add leaders that are overtaken while a follower installs their snapshot, drawn from a stream of their own, and the settings that they need."""
     rng = random.Random(f"overtaking of {seed}")
     if seed < FIRST_WITH_ORDERS or rng.random() >= OVERTAKING_SHARE:
         return options

@@ -690,7 +690,7 @@ def test_a_close_does_not_wait_for_a_copy(store: LmdbLogStore) -> None:
 
 
 def test_copies_end_when_the_volume_is_about_to_be_full(store: LmdbLogStore) -> None:
-    """A copy begins if there is room for it. Appends may take that meanwhile, and the copy went on into the reserve."""
+    """A copy begins if there is room for it. Appends took that room, and the copy went on into the reserve."""
     with ThreadPoolExecutor(2) as threads, copying_slowly(store, threads) as copied:
         store.end_copies()
         with pytest.raises(StorageFullError):

@@ -4,7 +4,7 @@
 |---|---|
 | `AcknowledgedNeverLost`: a record whose send succeeded is at the acknowledged offset, and readable until it is trimmed | `acknowledged.py` |
 | `StateMachineSafety`, `OffsetsDense`: one entry per index, and offsets without gaps that never change | `committed_log.py` |
-| `CommittedOnDisk`: what a disk names as committed is on it and committed, after every write, and its commit index never goes back | `committed_on_disk.py` |
+| `CommittedOnDisk`: the entries that a disk names as committed are on it and committed, after every write, and its commit index never goes back | `committed_on_disk.py` |
 | `HighWatermarkMonotone`: on a replica, high watermark and start of the log never go back | `high_watermark.py` |
 | `CommittedReads`: consumers receive only committed records, undamaged | `reads.py` |
 | `ExactlyOnce`: a record of an idempotent producer is written once, and its batches are in order | `exactly_once.py` |

@@ -1,4 +1,4 @@
-"""`CommittedOnDisk`: what a disk names as committed is committed, at every moment at which the power may fail.
+"""`CommittedOnDisk`: the entries that a disk names as committed are, at every moment at which the power may fail.
 
 A restart applies the entries up to the commit index on its disk without asking anybody (thesis 3.8). So a disk must hold them all, they must be
 those that the other disks of the group name, and the index must not go back. The check reads the rows on the simulated disk after each write, not
@@ -75,5 +75,5 @@ class CommittedOnDisk:
         terms[index] = term
 
 
-def _broken(key: ReplicaKey, what: str) -> InvariantViolation:
-    return InvariantViolation("CommittedOnDisk", f"the disk of r{key.replica_id} of g{key.group_id} {what}")
+def _broken(key: ReplicaKey, problem: str) -> InvariantViolation:
+    return InvariantViolation("CommittedOnDisk", f"the disk of r{key.replica_id} of g{key.group_id} {problem}")

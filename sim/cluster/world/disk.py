@@ -60,9 +60,8 @@ from raftmq.storage.state_store import FilePart, LocatedBody, StagedState, State
 from raftmq.storage.time_index import TimesFile
 from raftmq.storage.writer_threads import Completion, InlineWriter
 
-from sim.cluster.world.loop import VirtualLoop, run_into
+from sim.cluster.world.loop import HANGS_SECONDS, VirtualLoop, run_into
 from sim.cluster.world.memory_environment import MemoryEnvironment, RowFile
-from sim.cluster.world.write_back import HANGS_SECONDS
 
 T = TypeVar("T")
 _DATABASES = ("log", "meta", "state")

@@ -26,6 +26,8 @@ from sim.cluster.world.host import HOST, Handle, Host
 T = TypeVar("T")
 EVENTS_AT_ONCE_MAX = 300_000
 """Maximum number of steps without progress of time. More mean a spinning loop."""
+HANGS_SECONDS = 0.005
+"""Time after which work of a disk that hangs is tried again."""
 
 
 class SpinningError(Exception):

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sim.cluster.world.loop import HANGS_SECONDS, VirtualLoop
+
 if TYPE_CHECKING:
     from sim.cluster.world.disk import Disk
-    from sim.cluster.world.loop import VirtualLoop
 
 T = TypeVar("T")
-HANGS_SECONDS = 0.005
-"""Time after which work of a disk that hangs is tried again."""
 
 
 class SimWriteBackThread(Executor):
