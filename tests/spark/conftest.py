@@ -67,7 +67,8 @@ def begin(start: Callable[[], Any]) -> Any:
     """
     for _ in range(STARTS_MAX):
         query = start()
-        while query.isActive and query.status["message"] != "Waiting for next trigger":
+        # for the next trigger or, if a plan has found no data, for data: the former message then stands for microseconds
+        while query.isActive and not query.status["message"].startswith("Waiting for "):
             query.awaitTermination(0.1)
         if "worker failed to connect back" not in str(query.exception()):
             return query
