@@ -125,7 +125,7 @@ def test_a_question_on_a_terminal_is_declined_by_one_key(cluster: LocalCluster, 
     """A script without a terminal is told about --yes instead."""
     asked = Terminal(cluster, "topic", "delete", "orders")
     asked.read_until("[y/N]: ")
-    asked.type(key)
+    asked.type_until_end(key)
     code, shown = asked.end()
     assert code == 130
     assert "--yes" not in shown

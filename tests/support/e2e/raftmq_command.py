@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import subprocess
 import sys
 import termios
@@ -93,6 +94,18 @@ class Terminal:
     def type(self, keys: str) -> None:
         """Press keys. ``\\x03`` is Ctrl-C, ``\\x04`` Ctrl-D."""
         os.write(self._terminal, keys.encode())
+
+    def type_until_end(self, key: str) -> None:
+        """Press a key, and press it again if the command goes on for 10 seconds.
+
+        Python may see a Ctrl-C only at the next key: the signal may arrive after the question is displayed and before the read begins.
+        """
+        self.type(key)
+        while True:
+            if not select.select([self._terminal], [], [], 10)[0]:
+                self.type(key)
+            elif not self._read():
+                return
 
     def end(self) -> tuple[int, str]:
         """Wait for the end of the command, and return its exit code and all of its output, with plain ends of lines."""
