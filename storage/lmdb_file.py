@@ -69,6 +69,17 @@ class LmdbFile(ABC):
     def attach(self, verify: Verify) -> None:
         """Open the file and check it. The caller holds the gate alone, or no other thread knows the file yet."""
 
+    def attach_again(self) -> None:
+        """Open the file after its map or the file itself was replaced. The caller holds the gate alone.
+
+        Raises:
+            ReplicaClosedError, DamagedReplicaError, MissingReplicaError: The file stays closed, so the replica must be closed, too.
+        """
+        try:
+            self.attach(Verify.TAIL)
+        except StorageUnavailableError as error:
+            raise ReplicaClosedError(self.key, f"cannot be opened again: {error.what}") from error
+
     @abstractmethod
     def _handles(self) -> Sequence[_Database]:
         """Return the handles of all databases."""
@@ -224,6 +235,7 @@ class LmdbFile(ABC):
 
         Raises:
             StorageUnavailableError: There is no address space for the larger map. The file has its old map.
+            ReplicaClosedError, DamagedReplicaError: There is none for the old map either. See `attach_again`.
         """
         with self.gate.alone():
             for stream in list(self._streams):
@@ -233,7 +245,7 @@ class LmdbFile(ABC):
             except lmdb.Error as error:
                 # without a map LMDB cannot use the file any more, and the binding has closed it
                 self.detach()
-                self.attach(Verify.TAIL)
+                self.attach_again()
                 raise StorageUnavailableError(self.key, f"its map cannot grow to {map_bytes} bytes: {error}") from error
             self._map_bytes = map_bytes
 

@@ -37,6 +37,7 @@ from raftmq.storage.errors import (
 from raftmq.storage.fault_board import FaultBoard
 from raftmq.storage.file_check import verify_in_child
 from raftmq.storage.lmdb_env import (
+    DAMAGE_ERRORS,
     Undisturbed,
     building,
     disturbed,
@@ -489,7 +490,7 @@ class LmdbLogStore:
 
     @staticmethod
     def _swap(file: LmdbFile, temporary: Path) -> None:
-        """Replace the live file by a built one. Waits for reads in progress, and ends row streams."""
+        """Replace the live file by a built one. Waits for reads in progress, and ends row streams. Raises as `LmdbFile.attach_again`."""
         with file.gate.alone():
             file.detach()
             try:
@@ -499,7 +500,7 @@ class LmdbLogStore:
             # both lock files belong to closed files, and the next opening starts with an empty reader table
             lock_path(temporary).unlink(missing_ok=True)
             lock_path(file.path).unlink(missing_ok=True)
-            file.attach(Verify.TAIL)
+            file.attach_again()
 
     # ------------------------------------------------------------------------------------------------------ maintenance
 
@@ -549,7 +550,10 @@ class LmdbLogStore:
         settle = settle_copy if part is FilePart.LOG else settle_state_copy
 
         def write(temporary: Path) -> None:
-            file.environment.copy(str(temporary), compact=True)
+            try:
+                file.environment.copy(str(temporary), compact=True)
+            except DAMAGE_ERRORS as error:  # it reads every page, and says nothing about the new file
+                raise DamagedReplicaError(key, f"unreadable: {error}") from error
             settle(temporary, self._map_bytes)
 
         with file.changing():

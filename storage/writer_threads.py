@@ -2,8 +2,8 @@
 
 Every replica is pinned to one thread. So its updates are applied in the order of their submission, and LMDB's rule of one
 writer per file holds. A thread takes its whole queue, writes the updates of each replica in one transaction, and reports
-all completions with one call. Damage that a write meets is reported with it, like a lack of room. Any other error is reported once and
-ends the thread: the process must exit.
+all completions with one call. An error that concerns one replica alone is reported with the write, like a lack of room. Any other one is
+reported once and ends the thread: the process must exit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, StorageFullError
+from raftmq.errors import InvariantError
+from raftmq.storage.errors import CommitFailedError, ReplicaStorageError, StorageFullError
 from raftmq.storage.log_store import LogStore, ReplicaKey, Update
 
 T = TypeVar("T")
@@ -35,9 +36,9 @@ class Completion:
     key: ReplicaKey
     update: Update
     token: object
-    error: StorageFullError | DamagedReplicaError | None
+    error: ReplicaStorageError | InvariantError | None
     """None if the update is durable. Otherwise nothing of it was applied. After `StorageFullError` no later update of this replica will be
-    applied before this one has been submitted again with the same token. A damaged replica must be closed."""
+    applied before this one has been submitted again with the same token. After any other error the replica must be closed."""
     seconds: float = 0.0
     """Duration of the update's transaction, including the fsync."""
 
@@ -122,7 +123,9 @@ class _Work:
         except StorageFullError as error:
             self._refused.setdefault(key, deque()).extend(write.token for write in batch)
             done.extend(Completion(key, write.update, write.token, error) for write in batch)
-        except DamagedReplicaError as error:
+        except CommitFailedError:
+            raise
+        except (ReplicaStorageError, InvariantError) as error:
             done.extend(Completion(key, write.update, write.token, error) for write in batch)
         else:
             seconds = self._clock() - began_at
@@ -139,7 +142,9 @@ class _Work:
             return
         try:
             self._store.append_batch([(write.key, write.update)])
-        except (StorageFullError, DamagedReplicaError) as error:
+        except CommitFailedError:
+            raise
+        except (ReplicaStorageError, InvariantError) as error:
             done.append(Completion(write.key, write.update, write.token, error))
             return
         done.append(Completion(write.key, write.update, write.token, None))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 
 import structlog
@@ -125,14 +125,21 @@ class Housekeeping:
         fractions = await self._engine.loop.run_in_executor(self._readers, map_fractions, self._store, keys)
         for (key, part), fraction in fractions.items():
             if fraction > NEARLY_FULL_FRACTION:
-                with self._step(), suppress(ReplicaClosedError):  # closed in the meantime
+                with self._step():
                     await self._grow_map(key, part)
         self._engine.map_used_fraction_max = max(fractions.values(), default=0.0)
 
     async def _grow_map(self, key: ReplicaKey, part: FilePart) -> None:
         grow = partial(grow_map_if_nearly_full, self._store, key, part)
+        replica = self._engine.replicas.get(key.group_id)
         try:
             await self._replicas.on_file(key, part, self._readers, grow)
+        except (
+            ReplicaClosedError,
+            DamagedReplicaError,
+        ) as error:  # closed in the meantime, or it could not be opened again
+            if replica is not None and replica.key == key:
+                self._engine.break_replica(replica, error)
         except StorageUnavailableError as error:
             if self._postponed_throttle.is_due((key.group_id, part)):
                 log.error("map_not_grown", group_id=key.group_id, replica_id=key.replica_id, reason=str(error))

@@ -147,6 +147,7 @@ class SpaceReturn:
             await in_thread(self._store.empty_trash, 0.0 if is_short else grace_seconds)
 
     async def _reclaim(self, key: ReplicaKey, part: FilePart, end_at: float) -> None:
+        replica = self._engine.replicas.get(key.group_id)
         reclaim = partial(self._store.reclaim, key, part)
         try:
             while True:
@@ -154,8 +155,10 @@ class SpaceReturn:
                 self._engine.counters.space_returned_bytes_total += released.volume_bytes
                 if released.is_complete or self._engine.loop.time() >= end_at:
                     break
-        except ReplicaClosedError:
-            return  # closed in the meantime
+        except ReplicaClosedError as error:  # closed in the meantime, or it could not be opened again
+            if replica is not None and replica.key == key:
+                self._engine.break_replica(replica, error)
+            return
         except CommitFailedError:
             if part is FilePart.LOG:
                 return  # the writer has already reported that the process must end

@@ -30,7 +30,7 @@ from raftmq.raft.entry import Entry
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.log import RaftLog
 from raftmq.raft.ready import AppendWork
-from raftmq.storage.errors import DamagedReplicaError
+from raftmq.storage.errors import StorageFullError
 from raftmq.storage.log_store import LogStore, Update
 from raftmq.storage.writer_threads import Completion
 from raftmq.types import LogIndex
@@ -142,14 +142,14 @@ class Commits:
         )
 
     def on_completions(self, completions: Sequence[Completion]) -> None:
-        """Handle writes that are durable, found no disk space, or met damage."""
+        """Handle writes that are durable, found no disk space, or met damage or a defect."""
         now = time.perf_counter()
         counters = self._counters
         for completion in completions:
             write = completion.token
             assert isinstance(write, _Write)
             replica = write.replica
-            if isinstance(completion.error, DamagedReplicaError):
+            if completion.error is not None and not isinstance(completion.error, StorageFullError):
                 self._inbound.total -= write.inbound_bytes
                 self._host.break_replica(replica, completion.error)
                 continue

@@ -165,7 +165,7 @@ class WriteBacks:
         replica, error = write_back.replica, done.exception()
         if isinstance(error, CommitFailedError) or (error is not None and not isinstance(error, Exception)):
             self._host.on_fatal(error)
-        elif replica.is_closed or isinstance(error, ReplicaClosedError):
+        elif replica.is_closed:
             return
         elif isinstance(error, StorageFullError):
             if self._space_throttle.is_due(replica.group_id):

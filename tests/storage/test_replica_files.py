@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage import durable_files
 from raftmq.storage.errors import (
     CommitFailedError,
+    DamagedReplicaError,
     LogRangeError,
     MissingReplicaError,
     ReplicaClosedError,
@@ -317,6 +320,51 @@ def test_a_compaction_that_takes_too_much_space_or_time_is_skipped(tmp_path: Pat
         before = store.file_bytes(KEY)
         assert not store.compact_if_sparse(KEY)
         assert store.file_bytes(KEY) == before
+        assert list(tmp_path.glob("groups/*.new*")) == []
+
+
+def test_a_file_that_cannot_be_opened_again_after_a_compaction_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed closed, and nobody was told: the next write ended the process."""
+    with lmdb_store(tmp_path, compact_bytes_min=0) as store:
+        store.create(KEY, initial_state(), ())
+        store.open(KEY)
+        entries = LogBuilder().many(200, b"x" * 8000)
+        append(store, *entries)
+        truncate(store, entries[-2])
+        while store.delete_truncated(KEY, 256):
+            pass
+
+        def refuse(*_: object) -> None:
+            raise lmdb.Error("Too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("raftmq.storage.lmdb_replica.open_environment", refuse)
+            with pytest.raises(ReplicaClosedError, match="cannot be opened again"):
+                store.compact_if_sparse(KEY)
+        store.close(KEY)
+        assert store.open(KEY).last_index == entries[-1].index
+
+
+def test_a_damaged_page_that_a_compaction_meets_is_damage_of_its_replica(tmp_path: Path) -> None:
+    """It was a failed commit, which ended the process. So did each next one, after the same time."""
+    with lmdb_store(tmp_path, compact_bytes_min=0) as store:
+        store.create(KEY, initial_state(), ())
+        store.open(KEY)
+        entries = LogBuilder().many(3000, b"x" * 3000)
+        append(store, *entries)
+        truncate(store, entries[-700])
+        while store.delete_truncated(KEY, 256):
+            pass
+        store.close(KEY)
+        # in a leaf, the key of a large row is followed by the number of its first page
+        row = re.compile(re.escape(b"\x01\x00\x08\x00" + entries[-500].index.to_bytes(8, "big")) + b".{8}", re.DOTALL)
+        content = store.path(KEY).read_bytes()
+        store.path(KEY).write_bytes(row.sub(lambda found: found[0][:-8] + (1 << 30).to_bytes(8, "little"), content))
+        store.open(KEY)
+        with pytest.raises(DamagedReplicaError, match="MDB_PAGE_NOTFOUND"):
+            store.compact_if_sparse(KEY)
         assert list(tmp_path.glob("groups/*.new*")) == []
 
 

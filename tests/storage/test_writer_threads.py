@@ -10,10 +10,17 @@ from pathlib import Path
 
 import pytest
 from raftmq.broker.replica.initial_state import founder_state
+from raftmq.errors import InvariantError
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, StorageFullError
+from raftmq.storage.errors import (
+    CommitFailedError,
+    DamagedReplicaError,
+    ReplicaClosedError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.memory_log_store import MemoryLogStore
@@ -203,6 +210,29 @@ def test_any_other_error_is_reported_once_and_ends_the_work(recorder: Recorder, 
     assert reports.batches.empty()
     assert reports.errors.empty()
     assert recorder.calls == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DamagedReplicaError(KEY, "on purpose"),
+        InvariantError("on_purpose", {}),
+        ReplicaClosedError(KEY, "on purpose"),
+        StorageUnavailableError(KEY, "on purpose"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_one_replica_ends_no_work(recorder: Recorder, reports: Reports, error: Exception) -> None:
+    """A broken invariant, or a file that could not be opened again, ended the process and with it all other replicas."""
+    writers = threads(recorder, reports, 1)
+    recorder.error = error
+    writers.submit(KEY, update(LogBuilder().data()), 0)
+    assert [(one.token, one.error) for one in reports.take(1)] == [(0, error)]
+    recorder.error = None
+    writers.submit(OTHER, update(LogBuilder().data()), 1)
+    assert [(one.token, one.error) for one in reports.take(1)] == [(1, None)]
+    writers.close()
+    assert reports.errors.empty()
 
 
 def test_errors_of_several_threads_are_reported_once(recorder: Recorder, reports: Reports) -> None:

@@ -19,7 +19,12 @@ from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.storage.errors import StorageFullError, StorageUnavailableError
+from raftmq.storage.errors import (
+    DamagedReplicaError,
+    ReplicaClosedError,
+    StorageFullError,
+    StorageUnavailableError,
+)
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.registry import Registry
@@ -211,5 +216,34 @@ async def test_a_file_is_opened_and_reported_although_its_map_cannot_grow(tmp_pa
         )
         await housekeeping.grow_maps()
     assert "map_not_grown" in [entry["event"] for entry in logs]
+    writers.close()
+    store.close(KEY)
+
+
+@pytest.mark.parametrize("error", [ReplicaClosedError(KEY, "on purpose"), DamagedReplicaError(KEY, "on purpose")])
+async def test_a_replica_whose_file_stays_closed_after_a_growth_is_stopped(tmp_path, registry, monkeypatch, error):
+    """It went on without its file. Its next write ended the process."""
+    store = new_store(tmp_path, registry)
+    store.open(KEY)
+    fill(store)
+
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(LmdbLogStore, "grow_map", refuse)
+    loop, broken = asyncio.get_running_loop(), []
+    writers = WriterThreads(store, thread_count=1, on_done=lambda _: None, on_error=lambda _: None)
+    replica = SimpleNamespace(key=KEY)
+    engine = SimpleNamespace(
+        loop=loop, replicas={7: replica}, map_used_fraction_max=0.0, break_replica=lambda *what: broken.append(what)
+    )
+    replicas = ReplicaManager(
+        loop, engine, store, writers, registry, StrictSupervisor(), lambda *_: None, lambda *_: None, lambda _: None
+    )
+    with ThreadPoolExecutor(1) as readers:
+        await Housekeeping(
+            engine, store, readers, replicas, None, {}, lambda _: None, Timing(), StrictSupervisor()
+        ).grow_maps()
+    assert broken == [(replica, error)]
     writers.close()
     store.close(KEY)

@@ -21,7 +21,13 @@ from raftmq.broker.replica.initial_state import founder_state
 from raftmq.raft.entry import Entry, EntryKind, LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, MissingReplicaError, StorageFullError
+from raftmq.storage.errors import (
+    CommitFailedError,
+    DamagedReplicaError,
+    MissingReplicaError,
+    ReplicaClosedError,
+    StorageFullError,
+)
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.page_release import FileSpace
@@ -183,6 +189,7 @@ async def test_the_file_with_most_to_give_is_first_and_a_round_ends(
     ("error", "broken"),
     [
         (DamagedReplicaError(KEYS[0], "a page"), [KEYS[0].group_id]),
+        (ReplicaClosedError(KEYS[0], "cannot be opened again"), [KEYS[0].group_id]),
         (StorageFullError(KEYS[0], "no room"), []),
         (OSError(5, os.strerror(5)), []),
     ],
