@@ -291,6 +291,11 @@ class LmdbStateFile(LmdbFile):
                     os.dup2(full, descriptor, inheritable=False)
                 os.close(full)
 
+    def grow_map(self, map_bytes: int) -> None:
+        """See `LmdbFile.grow_map`. Copies fail, since every reader would wait with the caller for as long as a large one takes."""
+        self.end_copies()
+        super().grow_map(map_bytes)
+
     def scrub(self, place: ScrubPlace, bytes_max: int, rows_max: int) -> ScrubSlice:
         """Read the next slice of the file back, in any thread. Raises `DamagedReplicaError`."""
         if not place.is_file_read:

@@ -698,6 +698,15 @@ def test_copies_end_when_the_volume_is_about_to_be_full(store: LmdbLogStore) -> 
     assert list(store.state_rows(KEY)) == OLD_ROWS
 
 
+def test_a_map_that_grows_does_not_wait_for_a_copy(store: LmdbLogStore) -> None:
+    """Every read of the state waited with it, also that of the log's writer before a truncation."""
+    with ThreadPoolExecutor(2) as threads, copying_slowly(store, threads) as copied:
+        threads.submit(store.grow_map, KEY, 1 << 29, FilePart.STATE).result(10)
+        with pytest.raises(StorageFullError):
+            copied.result(10)
+    assert list(store.state_rows(KEY)) == OLD_ROWS
+
+
 # ---------------------------------------------------------------------------------------------------- lack of space
 
 
