@@ -34,6 +34,7 @@ from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import Registry
+from raftmq.storage.registry_codec import ReplicaState
 from raftmq.types import METADATA_GROUP_ID, NodeId, ReplicaId
 
 log = structlog.get_logger(__name__)
@@ -181,6 +182,10 @@ class ClusterBootstrap:
             await self._form()
             return
         self._registry.set_identity(uuid=self._registry.uuid, node_id=answer.broker_id)
+        row = self._registry.replica(ReplicaKey(METADATA_GROUP_ID, ReplicaId(answer.metadata_replica_id)))
+        if row is not None and row.state is ReplicaState.RETIRED:
+            # an operator had this node leave the very cluster to which it returns, which does not know that
+            answer = await self.seeds.register(self._config.join, answer.metadata_replica_id)
         await self._start_as_learner(answer)
         log.info("cluster_joined", cluster_id=answer.cluster_id, broker_id=answer.broker_id)
 

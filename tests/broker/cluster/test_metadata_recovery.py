@@ -144,6 +144,25 @@ async def test_a_broker_without_partitions_that_left_its_cluster_forms_no_other_
     assert refused.code == pb.CLUSTER_ALREADY_FORMED
 
 
+async def test_a_broker_that_left_its_cluster_by_mistake_may_return_to_it(nodes: Nodes) -> None:
+    """The cluster named the metadata replica that the broker had given up, and each start ended with a KeyError."""
+    one = await nodes.serve("one", bootstrap=True, stable_seconds=0.3)
+    join = (one.addresses.peer,)
+    two, three = [await nodes.serve(name, join=join, stable_seconds=0.3) for name in ("two", "three")]
+    await three_voters(one)
+    async with Admin(bootstrap_servers=one.addresses.client) as admin:
+        await admin.create_topic("flights", 1, 3)
+        async with Producer(bootstrap_servers=one.addresses.client) as producer:
+            await (await producer.send("flights", b"0"))
+    await nodes.stop(two)
+    leave_cluster(two.config.data_dir)
+    back = await nodes.serve("two", join=join, stable_seconds=0.3)
+    assert back.view.node_id == 2
+    await until(lambda: all(has_records(node, 1) for node in (one, three, back)))
+    metadata = one.view.metadata
+    await until(lambda: set(map(metadata.node_of, metadata.core.membership.voters)) == {1, 2, 3})
+
+
 async def test_a_crash_of_the_recovery_can_be_repeated(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     first = await nodes.serve("one", bootstrap=True)
     await nodes.stop(first)
