@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,7 +79,7 @@ def metadata(
     from raftmq.broker.cluster.metadata_recovery import MetadataRecoveryError, recover_metadata
 
     try:
-        made = recover_metadata(data_dir, lambda: uuid.uuid4().hex)
+        made = recover_metadata(data_dir, lambda: uuid.uuid4().hex, time.time_ns() // 1_000_000)
     except MetadataRecoveryError as error:
         raise CommandError(str(error), ExitCode.REJECTED) from None
     _print(made, output, "recovered")

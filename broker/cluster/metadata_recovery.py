@@ -71,8 +71,11 @@ def read_metadata(data_dir: Path) -> StoredMetadata:
         return _describe(data_dir, registry, key, restored, machine)
 
 
-def recover_metadata(data_dir: Path, new_uuid: Callable[[], str]) -> StoredMetadata:
+def recover_metadata(data_dir: Path, new_uuid: Callable[[], str], now_ms: int = 0) -> StoredMetadata:
     """Make the broker the only voter of a new metadata group under a new cluster id. Return the new metadata.
+
+    Its indexes begin at least at the wall clock's milliseconds. An operator may recover a cluster again, on the right broker. Groups of
+    partitions that followed the wrong one refuse targets with earlier revisions, and consumers with earlier epochs.
 
     A crash before the last step changes nothing, and after it everything is done.
 
@@ -81,7 +84,7 @@ def recover_metadata(data_dir: Path, new_uuid: Callable[[], str]) -> StoredMetad
     """
     with _opened(data_dir) as (registry, store):
         old, restored, machine = _load(store, registry)
-        index = LogIndex(restored.last_index + INDEX_GAP)
+        index = LogIndex(max(restored.last_index + INDEX_GAP, now_ms))
         replica_id = machine.found_again(new_uuid(), registry.node_id, index)
         if replica_id is None:
             raise MetadataRecoveryError(

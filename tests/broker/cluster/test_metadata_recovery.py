@@ -110,6 +110,35 @@ async def three_voters_again(nodes: Nodes, directory: Path, recovered: Node) -> 
     assert {recovered.view.metadata.node_of(one) for one in recovered.view.metadata.core.membership.voters} == {1, 2, 3}
 
 
+async def test_groups_that_followed_a_cluster_recovered_by_mistake_follow_the_right_one(nodes: Nodes) -> None:
+    """They had carried out a target with a later revision than the right cluster's, and refused its targets without end."""
+    one, two, three = await stopped_cluster(nodes)
+    began_ms = 1_800_000_000_000
+    recover_metadata(three, lambda: "by-mistake", began_ms)
+    leave_cluster(two)
+    wrong = await nodes.serve("three", stable_seconds=0.3)
+    other = await nodes.serve("two", join=(wrong.addresses.peer,), stable_seconds=0.3)
+    async with Admin(bootstrap_servers=wrong.addresses.client) as admin:
+        for number in range(10):
+            await admin.create_topic(f"other-{number}", 1, 1)
+            await admin.delete_topic(f"other-{number}")
+        await admin.remove_broker(1, force=True)
+        await admin.set_replication_factor("flights", 2)
+    (topic,) = wrong.view.metadata.state_machine.topics()
+    followed = wrong.partitions[GroupId(topic.group_ids[0])].replica.core
+    await until(lambda: len(followed.membership.voters) == 2)
+    for node in (other, wrong):
+        await nodes.stop(node)
+
+    recover_metadata(one, lambda: "right", began_ms + 60_000)
+    right = await nodes.serve("one", stable_seconds=0.3)
+    for directory in (two, three):
+        leave_cluster(directory)
+        await nodes.serve(directory.name, join=(right.addresses.peer,), stable_seconds=0.3)
+    core = right.partitions[GroupId(topic.group_ids[0])].replica.core
+    await until(lambda: len(core.membership.voters) == 3 and core.membership.revision >= began_ms + 60_000)
+
+
 async def test_a_broker_that_left_its_cluster_forms_no_other_one(nodes: Nodes) -> None:
     """Its founder ended with a broken invariant. Any other broker formed a second cluster over its old partitions."""
     one = await nodes.serve("one", bootstrap=True)
