@@ -70,11 +70,19 @@ class LmdbStagedState:
         """See `StagedState.put`."""
         sealed = [(key, seal(key, value)) for key, value in rows_of_snapshot(rows, self._position)]
         with _staging(self.key):
+            self._make_room(sum(len(key) + len(value) for key, value in sealed))
             with self._environment.begin(write=True) as transaction, transaction.cursor(self._databases.rows) as cursor:
                 put_rows(cursor, sealed, self._undisturbed)
             self._unsynced_bytes += sum(len(value) for _, value in sealed)
             if self._unsynced_bytes >= SYNC_BYTES:
                 self._sync()
+
+    def _make_room(self, size: int) -> None:
+        """Enlarge the map before it is full: the file of the sender may have outgrown the configured size, too."""
+        info = self._environment.info()
+        used_bytes = (info["last_pgno"] + 1) * self._environment.stat()["psize"]
+        if 2 * (used_bytes + size) > info["map_size"]:
+            self._environment.set_mapsize(4 * (used_bytes + size))
 
     def finish(self) -> None:
         """See `StagedState.finish`."""
