@@ -94,6 +94,8 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
             )
         )
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        """Held while waiting for the lock, so that a thread that iterates does not get the lock again before the others."""
         self._chunk: list[Record[KeyT_co, ValueT_co]] = []  # fetched by the iterator and not returned yet, last first
         self._is_closed = False
         self._reader: int | None = None
@@ -120,7 +122,8 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
         self._record_closed()
         left: dict[TopicPartition, int] | None = None
         if is_clean and self._reader == threading.get_ident():
-            with self._lock:
+            self._check()  # in a forked child, a thread that does not exist there may hold the lock
+            with self._turn, self._lock:
                 left = self._left()
         self._run(lambda: self._client._finish(is_clean=is_clean, left=left))
 
@@ -138,6 +141,8 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
     def __next__(self) -> Record[KeyT_co, ValueT_co]:
         while True:
             self._check()
+            with self._turn:
+                pass
             with self._lock:
                 if self._is_closed:
                     raise StopIteration
@@ -194,7 +199,8 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
 
     def _give_back(self) -> None:
         """Put back the records that the iterator took and did not return, so that positions are exact."""
-        with self._lock:
+        self._check()
+        with self._turn, self._lock:
             first, self._chunk = self._left(), []
             if first:
                 self._call(lambda: self._client._assignment.give_back(first))
@@ -255,7 +261,10 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
         self._check()
         if offsets is not None:
             return self._loop.start(self._commit(offsets, {}))
-        with self._lock:  # until the commit is started, or records that another thread takes would count as returned
+        with (
+            self._turn,
+            self._lock,
+        ):  # until the commit is started, or records that another thread takes would count as returned
             return self._loop.start(self._commit(None, self._left()))
 
     async def _commit(self, offsets: Mapping[TopicPartition, int] | None, left: Mapping[TopicPartition, int]) -> None:

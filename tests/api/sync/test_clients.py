@@ -6,12 +6,14 @@ import inspect
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from raftmq import Admin, Consumer, Producer, errors, sync
 from raftmq.client.base.loop_thread import LoopThread
 from raftmq.proto import queue_pb2 as pb
+from raftmq.sync import consumer as consumer_module
 from raftmq.types import TopicPartition
 
 from tests.support.client.fake_broker import FakeCluster, detail, records_in
@@ -176,6 +178,61 @@ def test_closing_ends_an_iteration_in_another_thread(cluster: FakeCluster):
     consumer.close()
     thread.join(20)
     assert not thread.is_alive()
+
+
+class UnfairLock:
+    """Prefers the thread that iterates, as a `threading.Lock` may."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uses = 0
+        self.iterating: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        is_preferred = threading.current_thread() is self.iterating
+        uses = -1
+        while not (is_preferred or uses == self._uses) or not self._lock.acquire(timeout=1):
+            uses = self._uses
+            time.sleep(0.02)
+        self._uses += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_an_iteration_that_finds_nothing_lets_other_threads_use_the_consumer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """It takes the lock again as soon as it has released it, and other threads got it by chance only."""
+    cluster.create_topic("t")
+    monkeypatch.setattr(consumer_module, "ITERATION_WAIT_MS", 5)
+    with sync.Consumer("t", bootstrap_servers=cluster.bootstrap_servers) as consumer:
+        lock = UnfairLock()
+        monkeypatch.setattr(consumer, "_lock", lock)
+        lock.iterating = threading.Thread(target=lambda: list(consumer))
+        lock.iterating.start()
+        other = threading.Thread(target=consumer.position, args=(T0,))
+        other.start()
+        other.join(3)
+        was_served = not other.is_alive()
+        consumer.close()
+        lock.iterating.join(20)
+        other.join(20)
+        assert was_served
+
+
+def test_a_consumer_whose_lock_another_thread_held_at_a_fork_refuses_to_be_used(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """That thread does not exist in the child, and would never release the lock."""
+    cluster.create_topic("t")
+    with sync.Consumer("t", bootstrap_servers=cluster.bootstrap_servers) as consumer:
+        consumer._reader = threading.get_ident()
+        with consumer._lock, monkeypatch.context() as patch:
+            patch.setattr(consumer, "_generation", consumer._generation - 1)
+            for call in (consumer.getmany, consumer.close, lambda: consumer.seek(T0, 0), lambda: next(consumer)):
+                with pytest.raises(errors.ForkedClientError):
+                    call()
 
 
 def test_admin_results_and_errors_equal_those_of_the_asynchronous_client(cluster: FakeCluster):
