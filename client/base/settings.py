@@ -129,6 +129,9 @@ LOG_INTERVAL_SECONDS: Final = 5.0
 """Minimum interval between warnings about a lasting condition, such as that no broker is reachable."""
 UNREACHABLE_BEFORE_WARNING_SECONDS: Final = 1.0
 """Time without any broker before a warning. A connection that breaks and recovers immediately is not reported."""
+OTHER_CLUSTER_SECONDS: Final = 60.0
+"""Time without any broker of the cluster after which a client ends, if another cluster answers at some of its addresses. After the metadata was
+recovered, all brokers have another cluster id, and those that are gone for good would be waited for without end."""
 FAILURES_BEFORE_WARNING: Final = 6
 """Consecutive failures of one partition before a warning: about a second, longer than a leader change takes."""
 

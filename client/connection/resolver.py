@@ -421,6 +421,10 @@ class Resolver:
             self._on_crash(error)
             return
         elapsed = asyncio.get_running_loop().time() - self._lost_at
+        other = next((one for one in self._errors.values() if isinstance(one, WrongClusterError)), None)
+        if other is not None and not is_starting and all(failures) and elapsed >= settings.OTHER_CLUSTER_SECONDS:
+            self._on_crash(other)
+            return
         if all(failures) and elapsed >= settings.UNREACHABLE_BEFORE_WARNING_SECONDS and self._throttle.is_due():
             data = (",".join(candidates), name_of(error), elapsed)
             log.warning("no_broker_reachable addresses=%s error_code=%s elapsed_seconds=%.1f", *data)

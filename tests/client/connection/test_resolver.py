@@ -224,6 +224,23 @@ async def test_updates_of_another_cluster_are_ignored(cluster: FakeCluster):
     await resolver.close()
 
 
+async def test_a_dead_broker_does_not_hide_that_the_others_belong_to_another_cluster(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """After the metadata was recovered, all brokers that are left have another cluster id. A consumer would wait without end."""
+    monkeypatch.setattr(settings, "OTHER_CLUSTER_SECONDS", 0.5)
+    resolver = await started(cluster)
+    await cluster.brokers[2].stop()
+    cluster.cluster_id = "another"
+    cluster.create_topic("theirs")
+    lost_at = asyncio.get_running_loop().time()
+    await wait_until(resolver, lambda: resolver.failure is not None)
+    assert asyncio.get_running_loop().time() - lost_at >= 0.4, "its own brokers may return"
+    with pytest.raises(errors.WrongClusterError):
+        resolver.check()
+    await resolver.close()
+
+
 async def test_an_address_that_is_the_clusters_own_again_is_used_again(cluster: FakeCluster):
     """A stranger had it for a while; addresses are used again. The client would have been cut off when broker 1 went."""
     resolver = await started(cluster)
