@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -24,6 +25,9 @@ from raftmq.types import KeyT_co, Record, TopicPartition, ValueT_co
 
 ITERATION_RECORDS_MAX = 500
 """Maximum number of records fetched together by an iteration. An event-loop round trip for each would cost more than the record."""
+ITERATION_SECONDS_MAX = 1.0
+"""Time after which an iteration gives back the fetched records that it has not returned. Only by fetching does the group learn that the program goes
+on, and which records it has processed."""
 ITERATION_WAIT_MS = 1000
 """Time for which an iterating thread waits in the loop before it checks again whether the consumer was closed."""
 
@@ -97,6 +101,12 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
         self._turn = threading.Lock()
         """Held while waiting for the lock, so that a thread that iterates does not get the lock again before the others."""
         self._chunk: list[Record[KeyT_co, ValueT_co]] = []  # fetched by the iterator and not returned yet, last first
+        self._chunk_max = ITERATION_RECORDS_MAX
+        """Maximum number of records that the iterator fetches next: about as many as the program processed in the time, if it is slow."""
+        self._chunk_size = 0
+        """The number of records that it fetched last."""
+        self._chunk_until = 0.0
+        """The time (`time.monotonic`) at which the rest of the chunk is given back."""
         self._is_closed = False
         self._reader: int | None = None
         """The thread that got the last records."""
@@ -146,17 +156,25 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
             with self._lock:
                 if self._is_closed:
                     raise StopIteration
-                if self._chunk:
+                left_seconds = self._chunk_until - time.monotonic()
+                if self._chunk and left_seconds > 0:
                     self._reader = threading.get_ident()
                     return self._chunk.pop()
+                if self._chunk:
+                    self._chunk_max = max(1, self._chunk_size - len(self._chunk))
+                    self._put_back()
+                elif left_seconds > ITERATION_SECONDS_MAX / 2:
+                    self._chunk_max = min(2 * self._chunk_max, ITERATION_RECORDS_MAX)
                 try:
-                    found = self._take((), ITERATION_WAIT_MS, ITERATION_RECORDS_MAX)
+                    found = self._take((), ITERATION_WAIT_MS, self._chunk_max)
                 except ClosedClientError:
                     if self._is_closed:
                         raise StopIteration from None
                     raise
                 self._chunk = [record for records in found.values() for record in records]
                 self._chunk.reverse()
+                self._chunk_size = len(self._chunk)
+                self._chunk_until = time.monotonic() + ITERATION_SECONDS_MAX
 
     def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
@@ -201,9 +219,12 @@ class Consumer(SyncClient, Generic[KeyT_co, ValueT_co]):
         """Put back the records that the iterator took and did not return, so that positions are exact."""
         self._check()
         with self._turn, self._lock:
-            first, self._chunk = self._left(), []
-            if first:
-                self._call(lambda: self._client._assignment.give_back(first))
+            self._put_back()
+
+    def _put_back(self) -> None:
+        first, self._chunk = self._left(), []
+        if first:
+            self._call(lambda: self._client._assignment.give_back(first))
 
     # -------------------------------------------------------------------------------------------- assignment, positions
 

@@ -195,7 +195,7 @@ class Assignment:
             state = self._fetcher.partitions.get(partition)
             if state is not None and state.position is not None and offset < state.position:
                 processed = state.processed
-                state.seek(offset, self._reset_time, state.read_group_id)
+                state.seek(offset, state.reset_time, state.read_group_id)
                 state.processed = min(processed, offset) if processed is not None else None
         self._hand_out.leave_current()
         self._fetcher.wake()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from raftmq import errors, sync
 from raftmq.client.base.loop_thread import LoopThread
+from raftmq.sync import consumer as consumer_module
 from raftmq.types import TopicPartition
 
 from tests.support.broker.harness import Harness
@@ -115,6 +117,24 @@ def test_closing_from_another_thread_does_not_commit_the_readers_current_record(
     reader.join(10)
     with group_broker.consumer("t") as again:
         assert next(again).offset <= 5
+
+
+def test_a_slow_iteration_stays_in_the_group_and_commits_automatically(
+    group_broker: GroupBroker, monkeypatch: pytest.MonkeyPatch
+):
+    """Records that were fetched together took longer than `max_poll_interval_ms`: the member left, and got them again without end."""
+    monkeypatch.setattr(consumer_module, "ITERATION_SECONDS_MAX", 0.1)
+    group_broker.produce(0, 40)
+    with group_broker.consumer("t", max_poll_interval_ms=1000, auto_commit_interval_ms=20) as consumer:
+        seen = []
+        for record in consumer:
+            seen.append(record.offset)
+            if len(seen) == 30:
+                break
+            time.sleep(0.05)
+        assert seen == list(range(30))
+        assert consumer.metrics().lost_total == 0
+        assert (consumer.committed(T0)[T0] or 0) >= 20
 
 
 def test_a_listener_runs_in_a_thread_and_may_commit(group_broker: GroupBroker):
