@@ -21,7 +21,7 @@ from raftmq.client.base.error_details import name_of
 from raftmq.client.base.logs import log
 from raftmq.client.connection.leader_calls import EARLIEST_TIME
 from raftmq.client.connection.resolver import Resolver
-from raftmq.client.connection.transport import Transport
+from raftmq.client.connection.transport import Transport, is_caller_cancelled
 from raftmq.client.consumer.fetcher import Fetcher
 from raftmq.client.consumer.offset_commits import OffsetCommits, Owner
 from raftmq.client.consumer.partition_fetch import PartitionFetch
@@ -463,14 +463,24 @@ class GroupSession:
         partitions: frozenset[TopicPartition],
     ) -> None:
         """Call the listener. Its method may be a plain function or a coroutine function."""
+        error: Exception
         try:
             result = method(partitions)
             if inspect.isawaitable(result):
                 await result
-        except Exception as error:  # noqa: BLE001 -- the program's own code: the rebalance continues, and the next read raises it
-            log.warning("listener_failed consumer_group=%s error_code=%s", self._group, type(error).__name__)
-            self.listener_error = self.listener_error or error
-            self._on_data()
+            return
+        except asyncio.CancelledError as cancellation:
+            if is_caller_cancelled():
+                raise
+            error = RuntimeError(
+                "the rebalance listener ended with a cancellation, such as that of a task for which it waited"
+            )
+            error.__cause__ = cancellation
+        except Exception as found:  # noqa: BLE001 -- the program's own code: the rebalance continues, and the next read raises it
+            error = found
+        log.warning("listener_failed consumer_group=%s error_code=%s", self._group, type(error).__name__)
+        self.listener_error = self.listener_error or error
+        self._on_data()
 
     # -------------------------------------------------------------------------------------------------------- internal
 

@@ -564,6 +564,25 @@ async def test_a_listener_that_fails_does_not_stop_the_rebalance(broker: Harness
     assert await consumer.getmany() == {}
 
 
+async def test_a_listener_that_awaits_a_cancelled_task_does_not_stop_the_consumer(
+    broker: Harness, members: Members
+) -> None:
+    """It cancelled the task that processed the partition's records, and forgot that awaiting it raises."""
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 3)
+
+    class Cancelling(RebalanceListener):
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            task = asyncio.create_task(asyncio.sleep(60))
+            task.cancel()
+            await task
+
+    consumer = await members.start(listener=Cancelling())
+    with pytest.raises(RuntimeError, match="listener"):
+        await until(lambda: False, consumer)
+    assert len(await read(consumer, 3)) == 3
+
+
 async def test_on_assigned_may_seek_before_records_are_returned(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
