@@ -145,6 +145,9 @@ LEAVE_TRIES_MAX: Final = 5
 """Attempts to report that a member left. If none succeeds, its session expires."""
 LEAVE_SECONDS: Final = 3.0
 """Maximum time for which `close` tries to report that the member leaves. After it, the session expires."""
+OFFSETS_TOUCH_SECONDS: Final = 300.0
+"""Interval at which an unchanged offset that no member owns is committed again, or brokers would delete it a week later as unused, although a
+consumer of a quiet partition runs all the time. Brokers rely on less than 450 s (`TOUCHED_SECONDS_MAX` in `broker/partitions/committed_offsets.py`)."""
 CLOSE_COMMIT_SECONDS: Final = 5.0
 """Maximum time for the last commit. Records that are not committed are read again, which is better than a program that does not end."""
 OPEN_SECONDS: Final = 3.0

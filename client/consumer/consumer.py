@@ -412,6 +412,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             return commits.submit_offsets(checked_offsets(offsets))
         if not left:
             self._assignment.record_poll()
+        commits.touch_unowned()
         moved = handed_out_offsets(self._fetcher.partitions.values())
         return commits.submit_offsets(moved | {tp: offset for tp, offset in left.items() if tp in moved})
 

@@ -53,6 +53,7 @@ class OffsetCommits:
         self._on_crash = on_crash
         self._committer = Committer(resolver, timeout_seconds, self._on_outcome, on_crash, fetcher.counters)
         self._task: asyncio.Task[None] | None = None
+        self._touched_at = asyncio.get_running_loop().time()
 
     def start(self) -> None:
         """Start automatic commits, if they are enabled."""
@@ -111,6 +112,15 @@ class OffsetCommits:
         error = FencedError(f"not committed, because this consumer does not hold them (any more): {names}")
         return asyncio.ensure_future(_then_raise(future, error))
 
+    def touch_unowned(self) -> None:
+        """Have unchanged offsets that no member owns committed again from time to time, so that brokers do not delete them as unused."""
+        now = asyncio.get_running_loop().time()
+        if now - self._touched_at >= settings.OFFSETS_TOUCH_SECONDS:
+            self._touched_at = now
+            for state in self._fetcher.partitions.values():
+                if not state.owner_epoch:
+                    state.committed = None
+
     async def commit_processed(self, states: Iterable[PartitionFetch]) -> None:
         """Commit the processed records of these partitions, if automatic commit is on."""
         offsets = processed_offsets(states) if self._auto_commit_seconds is not None else {}
@@ -134,6 +144,7 @@ class OffsetCommits:
         """Commit at intervals, without waiting for the outcomes: a partition without a leader would delay the others' next commits."""
         while True:
             await asyncio.sleep(interval_seconds)
+            self.touch_unowned()
             states = self._fetcher.partitions.values()
             offsets = processed_offsets(state for state in states if not self._committer.is_busy(state.topic_partition))
             if offsets:

@@ -583,6 +583,27 @@ async def test_a_listener_that_awaits_a_cancelled_task_does_not_stop_the_consume
     assert len(await read(consumer, 3)) == 3
 
 
+@pytest.mark.parametrize("is_automatic", [False, True])
+async def test_unchanged_offsets_without_a_member_are_committed_again(
+    broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch, is_automatic: bool
+) -> None:
+    """The consumer of a quiet topic lost its offsets after a week, and began at "latest" when it was restarted."""
+    topic = await broker.topic(TOPIC)
+    await produce(broker, topic, 0, 3)
+    usual = {"enable_auto_commit": is_automatic, "auto_commit_interval_ms": 20}
+    async with members.make(**usual) as consumer:
+        consumer.assign([part(0)])
+        await read(consumer, 3)
+        await consumer.commit()
+        offsets = broker.partition(topic).offsets
+        assert await offsets.forget(("g",), 1 << 62, asyncio.get_running_loop().time() + 10)
+        assert await members.committed(0) == -1
+        monkeypatch.setattr(settings, "OFFSETS_TOUCH_SECONDS", 0)
+        if not is_automatic:
+            await consumer.commit()
+        await members.until_committed(0, 3)
+
+
 async def test_on_assigned_may_seek_before_records_are_returned(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
