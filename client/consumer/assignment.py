@@ -103,6 +103,10 @@ class Assignment:
         self.subscription = wanted
         if self.group is None:
             self._keep(state for state in self._hand_out.order if state.topic_partition.topic in wanted.topics)
+            for topic in wanted.topics:
+                info = self._resolver.topics.get(topic)
+                if info is not None:  # later ones are read from their start
+                    self.add(TopicPartition(topic, number) for number in range(info.partition_count))
             self._on_topology()
         elif self.session is not None:
             self.session.listener = self._listener

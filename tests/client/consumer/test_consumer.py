@@ -70,6 +70,29 @@ async def test_everything_is_read_in_order_from_every_partition(cluster: FakeClu
         assert [record.timestamp for record in records[::13]] == [1000 + n for n in range(7)]
 
 
+@pytest.mark.parametrize(("reset", "position"), [("latest", 10), ("earliest", 0), ("none", None)])
+async def test_a_topic_that_is_subscribed_later_begins_where_the_reset_policy_says(
+    cluster: FakeCluster, reset: str, position: int | None
+):
+    """Its partitions were taken for new ones, whose records are all read, as those of topics that are created later."""
+    cluster.create_topic("t")
+    fill(cluster, T0, 1)
+    async with consumer(cluster, auto_offset_reset=reset) as c:
+        c.subscribe(["t", "later"])
+        if position is None:
+            with pytest.raises(errors.NoPositionError):
+                await c.position(T0)
+        else:
+            assert await c.position(T0) == position
+        cluster.create_topic("later")
+        fill(cluster, TopicPartition("later", 0), 1)
+        later = TopicPartition("later", 0)
+        async with asyncio.timeout(10):
+            while later not in c.assignment():
+                await asyncio.sleep(0.01)
+        assert await c.position(later) == 0
+
+
 @pytest.mark.parametrize("polls_max", [1, 4])
 async def test_a_request_has_no_more_partitions_than_brokers_accept(cluster: FakeCluster, monkeypatch, polls_max: int):
     """A reader of thousands of partitions of one broker needs several requests, and each partition gets its turn."""
