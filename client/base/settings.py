@@ -123,7 +123,7 @@ LATE_POLL_SECONDS: Final = 2.0
 """Additional time for a poll beyond its `max_wait` before the broker is suspect."""
 FETCH_MESSAGE_BYTES_MAX: Final = 3 * MIB + MIB // 2
 CONSUMER_BUFFER_BYTES_MAX: Final = 32 * MIB
-"""Maximum bytes fetched and not yet returned, over all partitions of one consumer."""
+"""Maximum bytes fetched and not yet returned, over all partitions of one consumer. Answers under way may exceed it, and one batch of each partition."""
 
 LOG_INTERVAL_SECONDS: Final = 5.0
 """Minimum interval between warnings about a lasting condition, such as that no broker is reachable."""

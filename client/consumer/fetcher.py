@@ -322,9 +322,9 @@ class Fetcher:
         return hungry
 
     def _room(self) -> int:
-        """Return the buffered bytes of a partition from which on it is not polled.
+        """Return the buffered bytes of a partition from which on it is not polled, and the most bytes of it in an answer.
 
-        Over the total limit, only partitions with an empty buffer may fetch, because each may need one batch to proceed.
+        Over the total limit, only partitions with an empty buffer may fetch, one batch each, because each may need it to proceed.
         """
         buffered = sum([partition.buffered_bytes for partition in self.partitions.values()])
         return self._limits.partition_fetch_max_bytes if buffered < settings.CONSUMER_BUFFER_BYTES_MAX else 1
@@ -354,7 +354,7 @@ class Fetcher:
         self.look()
 
     def _poll(self, address: str, wanted: list[tuple[PartitionFetch, Leader]]) -> None:
-        limits = self._limits
+        limits, room = self._limits, self._room()
         poll = _Poll(address, self._loop.time())
         request = pb.PollRequest(
             metadata_revision=self._resolver.metadata_revision,
@@ -371,7 +371,7 @@ class Fetcher:
                 topic_id=topic_id,
                 partition=number,
                 offset=partition.fetch_offset,
-                max_bytes=limits.partition_fetch_max_bytes,
+                max_bytes=room,
                 group_id=partition.read_group_id,
             )
         timeout_seconds = limits.fetch_max_wait_ms / 1000 + settings.LATE_POLL_SECONDS

@@ -604,6 +604,24 @@ async def test_unchanged_offsets_without_a_member_are_committed_again(
         await members.until_committed(0, 3)
 
 
+async def test_many_partitions_do_not_exceed_the_buffer_by_more_than_a_batch_each(
+    broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each partition without a buffered record fetched up to `max_partition_fetch_bytes`, however much the others held."""
+    monkeypatch.setattr(settings, "CONSUMER_BUFFER_BYTES_MAX", 10_000)
+    topic = await broker.topic(TOPIC, partitions=30)
+    for number in range(30):
+        for start in range(0, 2500, 500):
+            await produce(broker, topic, number, 500, start=start)
+    limits = {"fetch_max_bytes": 20_000, "max_partition_fetch_bytes": 20_000}
+    consumer = await members.start(group_id=None, **limits)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not all(state.buffered_bytes for state in consumer._fetcher.partitions.values()):
+            await asyncio.sleep(0.01)
+    assert consumer.metrics().buffer_bytes < 250_000
+    assert len(await read(consumer, 30 * 2500)) == 30 * 2500
+
+
 async def test_on_assigned_may_seek_before_records_are_returned(broker: Harness, members: Members) -> None:
     topic = await broker.topic(TOPIC)
     await produce(broker, topic, 0, 10)
