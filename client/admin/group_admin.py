@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from raftmq.client.base import settings
 from raftmq.client.base.background import Deadline
-from raftmq.client.base.error_details import error_from_detail
+from raftmq.client.base.error_details import error_from_detail, with_doubt
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME, list_offsets
 from raftmq.client.connection.resolver import Resolver
 from raftmq.errors import (
@@ -296,13 +297,23 @@ async def _reset(
     *,
     fence_members: bool,
 ) -> None:
-    request = pb.ResetOffsetsRequest(group=group, fence_members=fence_members)
-    for partition, offset in offsets.items():
-        request.partitions.add(topic_id=topic_ids[partition.topic], partition=partition.partition, offset=offset)
-    response = await resolver.call_any(RESET_OFFSETS, request, deadline.remaining())
-    for partition, result in zip(offsets, response.partitions, strict=True):
-        if result.HasField("error"):
-            raise error_from_detail(result.error, f"{partition.topic}/{partition.partition}")
+    partitions = list(offsets)
+    for start in range(0, len(partitions), settings.REQUEST_PARTITIONS_MAX):
+        part = partitions[start : start + settings.REQUEST_PARTITIONS_MAX]
+        request = pb.ResetOffsetsRequest(group=group, fence_members=fence_members)
+        for partition in part:
+            request.partitions.add(
+                topic_id=topic_ids[partition.topic], partition=partition.partition, offset=offsets[partition]
+            )
+        try:
+            response = await resolver.call_any(RESET_OFFSETS, request, deadline.remaining())
+        except RaftMQError as error:
+            if start:
+                raise with_doubt(error) from error  # others have changed
+            raise
+        for partition, result in zip(part, response.partitions, strict=True):
+            if result.HasField("error"):
+                raise error_from_detail(result.error, f"{partition.topic}/{partition.partition}")
 
 
 def _member(member: pb.GroupMember) -> GroupMemberDescription:

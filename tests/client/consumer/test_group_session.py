@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from raftmq import errors
+from raftmq.broker.services import locator
 from raftmq.client.admin import group_admin
 from raftmq.client.admin.admin import Admin
 from raftmq.client.admin.group_admin import OffsetChange
@@ -1053,6 +1054,20 @@ async def test_groups_are_described_and_reset(broker: Harness, members: Members)
             await admin.reset_group_offsets("g", to="latest")
         await admin.reset_group_offsets("g", to="latest", topics=[TOPIC])
         assert [o.offset for o in (await admin.describe_group("g")).offsets] == [10, 10]
+
+
+async def test_a_reset_of_more_partitions_than_a_request_may_name(
+    broker: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await broker.topic(TOPIC, partitions=3)
+    for number in range(3):
+        await produce(broker, topic, number, 5)
+    monkeypatch.setattr(locator, "PARTITIONS_PER_REQUEST_MAX", 2)
+    monkeypatch.setattr(settings, "REQUEST_PARTITIONS_MAX", 2)
+    async with Admin(bootstrap_servers=ADDRESS, transport=BrokerTransport(broker)) as admin:
+        changes = await admin.reset_group_offsets("g", to="latest", topics=[TOPIC])
+        assert changes == [OffsetChange(part(number), None, 5) for number in range(3)]
+        assert [one.offset for one in (await admin.describe_group("g")).offsets] == [5, 5, 5]
 
 
 async def test_a_dry_run_of_each_kind_of_reset_shows_what_the_reset_then_does(broker: Harness) -> None:
