@@ -141,10 +141,10 @@ class PendingBatch(ABC):
 
     def finish(self, base_offset: int, error: RaftMQError | None) -> None:
         """Record the outcome and wake all waiters."""
-        self.is_done = True
         self.is_sent = False
         self.base_offset = base_offset
         self.error = error
+        self.is_done = True  # after the outcome: threads of `raftmq.sync` look at it without the event loop
         self._encoded = None
         self._sealed = None
         if self._callbacks is not None:  # before the waiters, so that callbacks have run when `flush` returns

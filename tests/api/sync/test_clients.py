@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from raftmq import Admin, Consumer, Producer, errors, sync
 from raftmq.client.base.loop_thread import LoopThread
+from raftmq.client.producer.batch import ProducerBatch
 from raftmq.proto import queue_pb2 as pb
 from raftmq.sync import consumer as consumer_module
 from raftmq.types import TopicPartition
@@ -139,6 +140,23 @@ def test_callbacks_and_failures_equal_those_of_the_asynchronous_client(
         assert list(failed.indexes) == [0, 1]
         producer.flush()
         assert seen[1:] == [("many", 2)]
+
+
+def test_a_delivery_is_done_only_when_its_outcome_is_complete():
+    """Another thread may look at it in between, and would take a failed record for a written one."""
+    seen: list[tuple[str, bool]] = []
+
+    class Watched(ProducerBatch):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name in ("base_offset", "error"):
+                seen.append((name, getattr(self, "is_done", False)))
+            super().__setattr__(name, value)
+
+    batch = Watched("t", 0, 1, 0.0, 0.0)
+    seen.clear()
+    batch.finish(-1, errors.DeliveryTimeoutError("late"))
+    assert seen == [("base_offset", False), ("error", False)]
+    assert batch.is_done
 
 
 def test_flush_and_close_obey_their_time_limits(cluster: FakeCluster):
