@@ -89,7 +89,7 @@ class Assignment:
         if self.session is not None:
             await self.session.close(is_clean=is_clean)
         elif self._commits is not None:
-            await self._commits.finish(self._hand_out.order if is_clean else ())
+            await self._commits.finish(self._hand_out.order, is_clean=is_clean)
 
     # --------------------------------------------------------------------------------------------------------- choosing
 
@@ -149,7 +149,10 @@ class Assignment:
     def _keep(self, kept: Iterable[PartitionFetch]) -> None:
         """Drop all other partitions."""
         staying = set(kept)
-        for state in [state for state in self._hand_out.order if state not in staying]:
+        dropped = [state for state in self._hand_out.order if state not in staying]
+        if self._commits is not None:
+            self._commits.submit_processed(dropped)
+        for state in dropped:
             del self._fetcher.partitions[state.topic_partition]
             self._hand_out.remove(state)
         self._hand_out.leave_current()

@@ -116,6 +116,10 @@ class Committer:
         while any(map(self.is_busy, wanted)):
             await self._change.wait()
 
+    async def all_settled(self) -> None:
+        """Wait until no commit waits or is in flight."""
+        await self.settled([*self._under_way, *self._waiting])
+
     async def close(self) -> None:
         """Abandon all commits in flight. Their outcome is unknown."""
         self._is_closed = True

@@ -64,14 +64,15 @@ class OffsetCommits:
         """Stop automatic commits."""
         await cancel_and_wait(self._task)
 
-    async def finish(self, states: Iterable[PartitionFetch]) -> None:
-        """Commit the processed records of these partitions, for a few seconds at most, and end."""
+    async def finish(self, states: Iterable[PartitionFetch], *, is_clean: bool) -> None:
+        """End. If it is clean, first commit the processed records of these partitions, and wait for all commits, for a few seconds at most."""
         await self.stop()
         wanted = list(states)
         try:
-            async with self.last_commit():
-                await self.commit_processed(wanted)
-                await self.settled([state.topic_partition for state in wanted])
+            if is_clean:
+                async with self.last_commit():
+                    await self.commit_processed(wanted)
+                    await self._committer.all_settled()
         finally:
             await self.close()
 
@@ -147,8 +148,16 @@ class OffsetCommits:
             self.touch_unowned()
             states = self._fetcher.partitions.values()
             offsets = processed_offsets(state for state in states if not self._committer.is_busy(state.topic_partition))
-            if offsets:
-                self.submit_offsets(offsets).add_done_callback(self._on_auto_committed)
+            self._submit_auto(offsets)
+
+    def submit_processed(self, states: Iterable[PartitionFetch]) -> None:
+        """Commit the processed records of these partitions, if automatic commit is on, without waiting."""
+        if self._auto_commit_seconds is not None:
+            self._submit_auto(processed_offsets(states))
+
+    def _submit_auto(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if offsets:
+            self.submit_offsets(offsets).add_done_callback(self._on_auto_committed)
 
     def _on_auto_committed(self, outcome: asyncio.Future[None]) -> None:
         error = None if outcome.cancelled() else outcome.exception()

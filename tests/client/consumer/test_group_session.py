@@ -584,6 +584,26 @@ async def test_a_listener_that_awaits_a_cancelled_task_does_not_stop_the_consume
     assert len(await read(consumer, 3)) == 3
 
 
+@pytest.mark.parametrize("then", ["assign", "unsubscribe", "close"])
+async def test_processed_records_of_partitions_that_are_given_up_are_committed(
+    broker: Harness, members: Members, then: str
+) -> None:
+    """Automatic commits happen before partitions are released, also where the program assigns them itself."""
+    topic = await broker.topic(TOPIC, partitions=2)
+    await produce(broker, topic, 0, 10)
+    async with members.make(auto_commit_interval_ms=60_000) as consumer:
+        consumer.assign([part(0)])
+        await read(consumer, 10)
+        assert await consumer.getmany() == {}  # they are processed
+        if then == "unsubscribe":
+            consumer.unsubscribe()
+        else:
+            consumer.assign([part(1)])
+        if then != "close":
+            await members.until_committed(0, 10)
+    assert await members.committed(0) == 10
+
+
 @pytest.mark.parametrize("is_automatic", [False, True])
 async def test_unchanged_offsets_without_a_member_are_committed_again(
     broker: Harness, members: Members, monkeypatch: pytest.MonkeyPatch, is_automatic: bool
