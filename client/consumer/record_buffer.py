@@ -59,6 +59,7 @@ class RecordBuffer:
         if current is None or current.is_paused or current.is_withheld:
             return None, False
         buffered_bytes = current.buffered_bytes
+        self._current = None  # after an error it is the turn of another partition
         record: AnyRecord | None = current.take_one()
         if record is None:
             return None, False
@@ -68,6 +69,7 @@ class RecordBuffer:
             except BaseException:
                 current.give_back((record,))
                 raise
+        self._current = current
         self._at_work.append(current)
         return record, current.buffered_bytes != buffered_bytes
 

@@ -517,6 +517,37 @@ async def test_a_reset_to_the_earliest_uses_the_offset_of_the_error(
         assert [record.offset for record in found[T0]] == list(range(40, 50))
 
 
+async def test_an_error_of_a_partition_does_not_keep_an_iteration_from_the_others(cluster: FakeCluster):
+    """A program that goes on after the error got it again and again, and no record of another partition."""
+    cluster.create_topic("t", partitions=3)
+    for tp in (T0, T1, T2):
+        fill(cluster, tp, 2)
+    trim(cluster, 10)
+
+    def deserialize(value: bytes) -> int:
+        if value == b"99":
+            raise ZeroDivisionError
+        return int(value)
+
+    fill(cluster, T1, 1, start=99)
+    async with consumer(cluster, auto_offset_reset="none", value_deserializer=deserialize) as c:
+        c.assign([T0, T1, T2])
+        await c.seek(T0, 0)
+        await c.seek(T1, 20)
+        await c.seek(T2, 0)
+        seen: dict[str, int] = {}
+        async with asyncio.timeout(10):
+            while seen.get("2", 0) < 20 or len(seen) < 3:
+                try:
+                    record = await anext(c)
+                    name = str(record.partition)
+                except (errors.OffsetOutOfRangeError, ZeroDivisionError) as error:
+                    name = type(error).__name__
+                seen[name] = seen.get(name, 0) + 1
+                await asyncio.sleep(0.001)
+        assert set(seen) == {"2", "OffsetOutOfRangeError", "ZeroDivisionError"}
+
+
 async def test_without_a_reset_policy_reading_raises_an_error(cluster: FakeCluster):
     cluster.create_topic("t")
     fill(cluster, T0, 5)
