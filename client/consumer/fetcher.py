@@ -178,17 +178,36 @@ class Fetcher:
             RaftMQError: a retriable failure of some partitions. These are unchanged, and the others are prepared.
         """
         wanted = list(partitions)
-        if not wanted:
-            return
         deadline = Deadline(timeout_seconds)
-        for partition in wanted:
-            await self._find_topic(partition, deadline.remaining())
-        failure = await self._begin_at_committed(wanted, deadline)
-        failure = await self._begin_at_reset_time(wanted, deadline) or failure
-        self.wake()
-        self._on_data()
+        known = [partition for partition in wanted if self._is_known(partition)]
+        unknown = [partition for partition in wanted if not self._is_known(partition)]
+        failure: RaftMQError | None = None
+        for some in (known, unknown):  # a topic that nobody can look up at present takes all the time
+            if some:
+                failure = await self._prepare_some(some, deadline) or failure
+                self.wake()
+                self._on_data()
         if failure is not None:
             raise failure
+
+    def _is_known(self, partition: PartitionFetch) -> bool:
+        topic, number = partition.topic_partition
+        info = self._resolver.topics.get(topic)
+        return bool(partition.topic_id) or (info is not None and number < info.partition_count)
+
+    async def _prepare_some(self, partitions: Iterable[PartitionFetch], deadline: Deadline) -> RaftMQError | None:
+        """Prepare partitions as `prepare` does. Return an error to retry, if any."""
+        failure: RaftMQError | None = None
+        found: list[PartitionFetch] = []
+        for partition in partitions:
+            try:
+                await self._find_topic(partition, deadline.remaining())
+            except RaftMQError as error:
+                failure = error
+            else:
+                found.append(partition)
+        failure = await self._begin_at_committed(found, deadline) or failure
+        return await self._begin_at_reset_time(found, deadline) or failure
 
     async def _begin_at_committed(self, partitions: Iterable[PartitionFetch], deadline: Deadline) -> RaftMQError | None:
         """Let partitions that need it begin at the group's committed offsets, if there are any. Return an error to retry, if any."""

@@ -548,6 +548,22 @@ async def test_an_error_of_a_partition_does_not_keep_an_iteration_from_the_other
         assert set(seen) == {"2", "OffsetOutOfRangeError", "ZeroDivisionError"}
 
 
+async def test_a_topic_that_cannot_be_looked_up_does_not_keep_the_others_from_being_read(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """Without a majority of the metadata no broker can say whether it exists."""
+    cluster.create_topic("t")
+    fill(cluster, T0, 1)
+
+    async def refuse(self: FakeBroker, name: str, context) -> None:
+        await self.refuse(context, pb.NOT_READY)
+
+    async with consumer(cluster) as c:
+        monkeypatch.setattr(FakeBroker, "_known", refuse)
+        c.assign([TopicPartition("unknown", 0), T0])
+        assert len((await read(c, 10))[T0]) == 10
+
+
 async def test_without_a_reset_policy_reading_raises_an_error(cluster: FakeCluster):
     cluster.create_topic("t")
     fill(cluster, T0, 5)
