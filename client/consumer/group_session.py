@@ -111,6 +111,7 @@ class GroupSession:
         self._is_draining = False
         self._fenced: dict[tuple[PartitionId, int], asyncio.TimerHandle] = {}
         """The partitions that refused this member, with the owner epoch, until it is decided whether to join again."""
+        self._subscription = Subscription((), "", "")
         self._known: dict[int, int] = {}
         """The partition count of each topic (by id) at the subscription. Partitions that are created later are read from their start."""
 
@@ -183,8 +184,12 @@ class GroupSession:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Change the subscription. An empty one leaves the group."""
+        before, self._subscription = self._subscription, subscription
         for info in self._resolver.topics.values():
-            self._known.setdefault(info.topic_id, info.partition_count)
+            if info.name in before.topics or before.pattern:
+                self._known.setdefault(info.topic_id, info.partition_count)
+            else:
+                self._known[info.topic_id] = info.partition_count
         self.membership.subscribe(subscription, self._loop.time())
         self._wake()
         self._changed.set()

@@ -584,6 +584,27 @@ async def test_a_listener_that_awaits_a_cancelled_task_does_not_stop_the_consume
     assert len(await read(consumer, 3)) == 3
 
 
+@pytest.mark.parametrize("is_again", [False, True])
+async def test_partitions_that_exist_at_the_subscription_are_not_read_from_their_start(
+    broker: Harness, members: Members, is_again: bool
+) -> None:
+    """Those that were added since the consumer's first subscription were, although it was one to another topic."""
+    topic = await broker.topic(TOPIC)
+    await broker.topic("other")
+    consumer = await members.start(*((TOPIC,) if is_again else ("other",)), auto_offset_reset="latest")
+    await until(consumer.assignment, consumer)
+    consumer.subscribe(["other"])
+    added = await broker.admin.add_partitions(pb.AddPartitionsRequest(name=TOPIC, total=2), broker.call())
+    topic = added.topic
+    await produce(broker, topic, 1, 5)
+    await until(lambda: consumer._resolver.topics[TOPIC].partition_count == 2, consumer)
+    consumer.subscribe([TOPIC])
+    found = await until(lambda: part(1) in consumer.assignment(), consumer)
+    assert await consumer.position(part(1)) == 5
+    await produce(broker, topic, 1, 1, start=5)
+    assert [record.offset for record in found + await read(consumer, 1)] == [5]
+
+
 @pytest.mark.parametrize("then", ["assign", "unsubscribe", "close"])
 async def test_processed_records_of_partitions_that_are_given_up_are_committed(
     broker: Harness, members: Members, then: str
