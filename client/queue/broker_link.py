@@ -97,6 +97,8 @@ class BrokerLink:
         """Messages that arrived on this stream."""
         self._received_bytes = 0
         """Bytes of their blocks."""
+        self._bytes_left = 0
+        """The bytes of credit in the last request that were not used yet."""
         self._waiting: list[Shipment] = []
         self._sent: dict[int, _Sent] = {}
         self._last_correlation_id = 0
@@ -114,8 +116,14 @@ class BrokerLink:
     def set_credit(self, wanted: int) -> None:
         """Set the number of messages that the broker may send from now on."""
         self._wanted = wanted
-        if wanted != self._granted:
+        if self._is_credit_due:
             self._flush_soon()
+
+    @property
+    def _is_credit_due(self) -> bool:
+        """Return whether the broker must hear of its credit: it has another one, or few bytes of it are left."""
+        is_short = self._wanted > 0 and self._bytes_left < settings.QUEUE_CREDIT_BYTES // 2
+        return is_short or self._wanted != self._granted
 
     def ship(self, shipment: Shipment) -> None:
         """Send settlements. They are answered or reported as lost later, never from here."""
@@ -172,7 +180,7 @@ class BrokerLink:
     def _flush(self) -> None:
         self._flush_handle = None
         try:
-            if self._waiting or self._wanted != self._granted:
+            if self._waiting or self._is_credit_due:
                 self._write()
             while self._waiting and self._is_writable and self._stream is not None:
                 self._write()
@@ -181,9 +189,10 @@ class BrokerLink:
 
     def _write(self) -> None:
         shipments = self._next_shipments()
+        bytes_left = settings.QUEUE_CREDIT_BYTES if self._wanted else 0
         request = pb.QueueStreamRequest(
             messages_limit=self._received + self._wanted,
-            bytes_limit=self._received_bytes + (settings.QUEUE_CREDIT_BYTES if self._wanted else 0),
+            bytes_limit=self._received_bytes + bytes_left,
             goodbye=self._is_leaving and len(shipments) == len(self._waiting),
         )
         if self._stream is None:
@@ -206,7 +215,7 @@ class BrokerLink:
             if self._is_traced:
                 request.trace_contexts = join_contexts(one for shipment in shipments for one in shipment.trace_contexts)
             self._sent[self._last_correlation_id] = _Sent(shipments, self._loop.time())
-        self._granted = self._wanted
+        self._granted, self._bytes_left = self._wanted, bytes_left
         self._is_writable = self._stream.write(request)
 
     def _next_shipments(self) -> list[Shipment]:
@@ -244,6 +253,7 @@ class BrokerLink:
         self._received += count
         self._received_bytes += block_bytes
         self._granted = max(0, self._granted - count)
+        self._bytes_left -= block_bytes
 
     def _on_results(self, response: pb.QueueStreamResponse) -> None:
         sent = self._sent.pop(response.correlation_id, None)

@@ -172,3 +172,14 @@ async def _use_schedules(admin: raftmq.Admin, topic: object) -> None:
     await admin.delete_schedule("jobs", "nightly")
     with pytest.raises(UnknownScheduleError):
         await admin.delete_schedule("jobs", "nightly")
+
+
+async def test_consumers_that_wait_get_large_messages_although_none_is_settled(tmp_path: Path) -> None:
+    """The credit in bytes was renewed with a settlement alone: of 100 long handlers, four got a message of 1 MiB each, and 96 waited for one."""
+    async with (
+        served(tmp_path) as (_, address),
+        raftmq.Queue("jobs", bootstrap_servers=address) as queue,
+    ):
+        await queue.put_many([b"x" * 900_000] * 12)
+        found = await asyncio.gather(*(queue.get(wait_ms=5_000) for _ in range(12)))
+        assert [message is not None for message in found] == [True] * 12
