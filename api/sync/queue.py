@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -15,10 +17,12 @@ from raftmq.client.queue.change_arguments import MessageReference
 from raftmq.client.queue.job_view import QueueJob
 from raftmq.client.queue.lease_token import SettlementName
 from raftmq.client.queue.message import Message as AsyncMessage
+from raftmq.client.queue.message import give_back
 from raftmq.client.queue.new_message import NewMessage
 from raftmq.client.queue.put_batch import PutResult
 from raftmq.client.queue.queue import Queue as AsyncQueue
 from raftmq.client.queue.views import BrowsedMessage, MessageStateName, QueueStats
+from raftmq.errors import ForkedClientError
 from raftmq.sync.client import SyncClient
 from raftmq.types import QueueValueT
 
@@ -216,22 +220,29 @@ class Queue(SyncClient, Generic[QueueValueT]):
         auto_accept: bool = False,
     ) -> list[Message[QueueValueT]]:
         """Lease up to `max_messages` messages. Empty: there was none in time. See `raftmq.Queue.get_many`."""
-        found = self._run(
-            lambda: self._client.get_many(
-                max_messages=max_messages,
-                wait_ms=wait_ms,
-                lease_ms=lease_ms,
-                tenants=tenants,
-                key=key,
-                auto_accept=auto_accept,
-            )
-        )
-        return [Message(message, self._loop) for message in found]
+        with self._leasing() as leased:
+
+            async def get_many() -> None:
+                leased.extend(
+                    await self._client.get_many(
+                        max_messages=max_messages,
+                        wait_ms=wait_ms,
+                        lease_ms=lease_ms,
+                        tenants=tenants,
+                        key=key,
+                        auto_accept=auto_accept,
+                    )
+                )
+
+            self._run(get_many)
+            return [Message(message, self._loop) for message in leased]
 
     def messages(self, *, lease_ms: float | None = None, tenants: Iterable[str] = ()) -> Iterator[Message[QueueValueT]]:
         """Iterate over messages without an end. See `raftmq.Queue.messages`."""
-        for message in self._iterate(lambda: self._client.messages(lease_ms=lease_ms, tenants=tenants)):
-            yield Message(message, self._loop)
+        with self._leasing() as leased:
+            make = partial(self._client.messages, lease_ms=lease_ms, tenants=tenants)
+            for message in self._iterate(make, leased):
+                yield Message(message, self._loop)
 
     def __iter__(self) -> Iterator[Message[QueueValueT]]:
         return self.messages()
@@ -281,7 +292,8 @@ class Queue(SyncClient, Generic[QueueValueT]):
         return self._iterate(
             lambda: self._client.browse(
                 state, tenant=tenant, id=id, enqueued_before=enqueued_before, limit=limit, with_values=with_values
-            )
+            ),
+            [],
         )
 
     def move(
@@ -370,14 +382,25 @@ class Queue(SyncClient, Generic[QueueValueT]):
         """Step the queue clocks forward. See `raftmq.Queue.step_clocks`."""
         return self._run(self._client.step_clocks)
 
-    def _iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
-        """Iterate over an asynchronous iterator of the client, one step at a time."""
+    @contextmanager
+    def _leasing(self) -> Iterator[list[AsyncMessage[QueueValueT]]]:
+        """Yield a list for leased messages. They are given back if an interrupt keeps them from the program."""
+        leased: list[AsyncMessage[QueueValueT]] = []
+        try:
+            yield leased
+        except BaseException:
+            with suppress(ForkedClientError, RuntimeError):
+                self._loop.start(_give_back(leased))  # it runs after the cancellation of the call that leases them
+            raise
+
+    def _iterate(self, make: Callable[[], AsyncIterator[T]], found: list[T]) -> Iterator[T]:
+        """Iterate over an asynchronous iterator of the client, one step at a time. `found` has the item that was not returned yet."""
         iterator = self._call(make)
 
-        async def step() -> list[T]:
+        async def step() -> None:
             async for item in iterator:
-                return [item]
-            return []
+                found.append(item)
+                return
 
         async def end() -> None:
             close = getattr(iterator, "aclose", None)
@@ -385,7 +408,15 @@ class Queue(SyncClient, Generic[QueueValueT]):
                 await close()
 
         try:
-            while found := self._run(step):
-                yield found[0]
+            while True:
+                self._run(step)
+                if not found:
+                    return
+                yield found.pop()
         finally:
             self._run(end)
+
+
+async def _give_back(messages: Sequence[AsyncMessage[QueueValueT]]) -> None:
+    for message in messages:
+        give_back(message)

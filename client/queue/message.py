@@ -123,6 +123,12 @@ class Message(msgspec.Struct, Generic[QueueValueT], eq=False, weakref=True):
         return f"<Message {self.topic}/{self.partition} sequence {self.sequence} attempt {self.attempt}>"
 
 
+def give_back(message: Message[QueueValueT]) -> None:
+    """Release a message that the program never had, uncounted and without waiting."""
+    if message._lease is not None:
+        message._lease.give_back()
+
+
 def leases_of(messages: Iterable[Message[QueueValueT]], office: LeaseOffice) -> list[Lease]:
     """Return the leases of messages, without those that are done because they were got with `auto_accept`.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import count, islice
+from typing import Generic, TypeVar
 
 import pytest
 import raftmq
@@ -12,6 +15,8 @@ from raftmq import errors, sync
 from raftmq.client.base.loop_thread import LoopThread
 
 from tests.support.client.fake_broker import FakeCluster
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -76,3 +81,46 @@ def test_every_method_works_without_an_event_loop(cluster: FakeCluster) -> None:
         assert queue.stats().leased == queue.stats().ready == 0
     with pytest.raises(errors.ClosedClientError):
         queue.put(b"late")
+
+
+class _Interrupted(concurrent.futures.Future[T], Generic[T]):
+    """The result of a call at which Ctrl-C arrives just when it is there."""
+
+    def __init__(self, future: concurrent.futures.Future[T]) -> None:
+        super().__init__()
+        self._future = future
+
+    def result(self, timeout: float | None = None) -> T:
+        self._future.result(timeout)
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def ctrl_c_with_the_result(monkeypatch: pytest.MonkeyPatch, calls: int) -> Iterator[None]:
+    """Let Ctrl-C arrive with the result of the last of so many calls."""
+    start, numbers = LoopThread.start, count(1)
+
+    def interrupted(loop: LoopThread, coroutine: Coroutine[object, object, T]) -> concurrent.futures.Future[T]:
+        future = start(loop, coroutine)
+        return _Interrupted(future) if next(numbers) == calls else future
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LoopThread, "start", interrupted)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("get", "calls"), [(sync.Queue.get, 1), (sync.Queue.get_many, 1), (lambda queue: next(queue.messages()), 2)]
+)
+def test_messages_that_arrive_with_ctrl_c_are_given_back(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, get: Callable[[sync.Queue[bytes]], object], calls: int
+) -> None:
+    """They stayed leased by a program that did not have them."""
+    with sync.Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        queue.put(b"x")
+        with ctrl_c_with_the_result(monkeypatch, calls):
+            get(queue)
+        again = queue.get(wait_ms=10_000)
+        assert again is not None
+        assert (again.value, again.attempt) == (b"x", 1)
+        again.ack()
