@@ -84,7 +84,9 @@ def list_topics(
 
     from raftmq.client.dead_letters.topics import find_dead_letter_topics
 
-    found = asyncio.run(find_dead_letter_topics(bootstrap_servers, timeout))
+    found, unread = asyncio.run(find_dead_letter_topics(bootstrap_servers, timeout))
+    for tp in unread:
+        print(f"{tp.topic}/{tp.partition} has no leader that answers: its records are not counted", file=sys.stderr)
     if output is Output.JSON:
         print_json([
             {"topic": t.topic, "waiting": t.waiting, "newest": letter_json(t.newest)} for t in found

@@ -9,12 +9,29 @@ from typing import Final
 
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.dead_letters.letter import DeadLetter, read_letter
-from raftmq.errors import NoLeaderError
+from raftmq.errors import NoLeaderError, RaftMQError
 from raftmq.types import TopicPartition
 
 PARTITIONS_AT_A_TIME: Final = 500
 """Maximum number of partitions read together. Their newest batches usually are far smaller than a consumer's buffer. Large ones take more polls."""
 POLL_MS: Final = 500
+
+
+async def answering(consumer: Consumer, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the partitions whose leader answers. The others are waited for, but only once. Raises `RaftMQError` if none of some answers."""
+    found: list[TopicPartition] = []
+    for chunk in _chunks(partitions):
+        try:
+            await consumer.end_offsets(chunk)
+        except RaftMQError:
+            ends = await asyncio.gather(*(consumer.end_offsets([tp]) for tp in chunk), return_exceptions=True)
+            some = [tp for tp, end in zip(chunk, ends, strict=True) if isinstance(end, dict)]
+            if not some:
+                raise
+            found += some
+        else:
+            found += chunk
+    return found
 
 
 async def newest_letters(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -121,11 +121,12 @@ class DeadLetterTopic:
 
     # ----------------------------------------------------------------------------------------------------------- looking
 
-    async def count(self) -> list[LetterCount]:
-        """Return the number of letters that wait now, by partition."""
-        starts = await self._consumer.beginning_offsets(self.partitions)
-        ends = await self._consumer.end_offsets(self.partitions)
-        return [await self._count_of(tp, starts[tp], ends[tp]) for tp in self.partitions]
+    async def count(self, among: Collection[TopicPartition] | None = None) -> list[LetterCount]:
+        """Return the number of letters that wait now, by partition. `among` restricts the partitions."""
+        partitions = self.partitions if among is None else [tp for tp in self.partitions if tp in among]
+        starts = await self._consumer.beginning_offsets(partitions)
+        ends = await self._consumer.end_offsets(partitions)
+        return [await self._count_of(tp, starts[tp], ends[tp]) for tp in partitions]
 
     async def _count_of(self, partition: TopicPartition, start: int, end: int) -> LetterCount:
         settled = 0
