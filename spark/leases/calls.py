@@ -19,7 +19,14 @@ from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.queue.leader_call import call_leader, whole_ms
 from raftmq.client.queue.queue_calls import QueueCalls
 from raftmq.client.queue.topic import QueueTopic
-from raftmq.errors import NoLeaderError, ProtocolError, RaftMQError, TopicKindMismatchError, UnknownTopicError
+from raftmq.errors import (
+    NoLeaderError,
+    NotLeaderError,
+    ProtocolError,
+    RaftMQError,
+    TopicKindMismatchError,
+    UnknownTopicError,
+)
 from raftmq.message_block import MessageBlock, unpack_block
 from raftmq.methods import ACK, BROWSE, QUEUE_POLL
 from raftmq.proto import queue_pb2 as pb
@@ -44,6 +51,14 @@ class LeasedBlock(NamedTuple):
     """The Raft group that led the partition before. 0: not known."""
     lease_ms: int = 0
     """The shortest of the leases, which is at most the topic's ``lease.max.ms``. 0: not known."""
+
+
+class _Leader(NamedTuple):
+    """A broker, and the partitions of a topic that it leads."""
+
+    topic: str
+    address: str
+    partitions: list[int]
 
 
 class Wanted(NamedTuple):
@@ -121,15 +136,11 @@ async def _ask_leaders(
                 messages_max=left // len(asked), bytes_max=min(settings.QUEUE_CREDIT_BYTES, wanted.bytes_max)
             )
             answers = await asyncio.gather(
-                *(
-                    _poll(resolver, topics[name], address, share, asked_wait_ms, timeout_seconds)
-                    for name, address in asked
-                )
+                *(_poll(resolver, topics[one.topic], one, share, asked_wait_ms, timeout_seconds) for one in asked)
             )
-            failures += [answer for answer in answers if isinstance(answer, RaftMQError)]
-            blocks = [answer if isinstance(answer, list) else [] for answer in answers]
-            found += [block for some in blocks for block in some]
-            leaders = [leader for leader, some in zip(asked, blocks, strict=True) if some] + leaders[left:]
+            failures += [error for _, errors in answers for error in errors]
+            found += [block for blocks, _ in answers for block in blocks]
+            leaders = [leader for leader, (blocks, _) in zip(asked, answers, strict=True) if blocks] + leaders[left:]
             asked_wait_ms = 0  # only an empty queue is waited for
         if found:
             break
@@ -144,9 +155,9 @@ def _count(found: Sequence[LeasedBlock]) -> int:
     return sum(len(block.tokens) for block in found)
 
 
-def _leaders_of(resolver: Resolver, topics: Mapping[str, TopicInfo]) -> tuple[list[tuple[str, str]], list[RaftMQError]]:
-    """Return the topics with the address of each broker that leads a partition of them, in random order, and an error for each missing leader."""
-    found: dict[tuple[str, str], None] = {}
+def _leaders_of(resolver: Resolver, topics: Mapping[str, TopicInfo]) -> tuple[list[_Leader], list[RaftMQError]]:
+    """Return the brokers that lead partitions of the topics, in random order, and an error for each partition without a leader."""
+    found: dict[tuple[str, str], list[int]] = {}
     missing: list[RaftMQError] = []
     for name, info in topics.items():
         for partition, group_id in enumerate(info.group_ids):
@@ -154,18 +165,20 @@ def _leaders_of(resolver: Resolver, topics: Mapping[str, TopicInfo]) -> tuple[li
             if leader is None:
                 missing.append(NoLeaderError(f"{name}/{partition} has no leader"))
             else:
-                found[name, resolver.address(leader)] = None
-    leaders = list(found)
+                found.setdefault((name, resolver.address(leader)), []).append(partition)
+    leaders = [_Leader(*place, partitions) for place, partitions in found.items()]
     resolver.rng.shuffle(leaders)
     return leaders, missing
 
 
 async def _poll(
-    resolver: Resolver, topic: TopicInfo, address: str, wanted: Wanted, wait_ms: int, timeout_seconds: float
-) -> list[LeasedBlock] | RaftMQError:
+    resolver: Resolver, topic: TopicInfo, leader: _Leader, wanted: Wanted, wait_ms: int, timeout_seconds: float
+) -> tuple[list[LeasedBlock], list[RaftMQError]]:
+    """Return the messages of a leader, and the refusals of the partitions that it does not lead any more, or its failure."""
     request = pb.QueuePollRequest(
         metadata_revision=resolver.metadata_revision,
         topic_id=topic.topic_id,
+        partitions=leader.partitions,
         max_messages=min(wanted.messages_max, settings.QUEUE_CREDIT_MAX),
         max_bytes=wanted.bytes_max,
         lease_ms=wanted.lease_ms,
@@ -173,10 +186,16 @@ async def _poll(
         tenants=wanted.tenants,
     )
     try:
-        answer = await resolver.connection(address).call(QUEUE_POLL, request, wait_ms / 1000 + timeout_seconds)
+        answer = await resolver.connection(leader.address).call(QUEUE_POLL, request, wait_ms / 1000 + timeout_seconds)
     except RaftMQError as error:
-        return error
-    return [_leased(topic, leased) for leased in answer.partitions if leased.block]
+        return [], [error]
+    refusals: list[RaftMQError] = []
+    for refused in (one for one in answer.partitions if one.HasField("error")):
+        refusal = error_from_detail(refused.error, f"partition {refused.partition}")
+        refusals.append(refusal)
+        if isinstance(refusal, NotLeaderError) and refused.partition < topic.partition_count:
+            resolver.on_not_leader(topic.group_ids[refused.partition], refusal)
+    return [_leased(topic, leased) for leased in answer.partitions if leased.block], refusals
 
 
 def _leased(topic: TopicInfo, leased: pb.LeasedMessages) -> LeasedBlock:

@@ -8,8 +8,10 @@ from typing import Final
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue.leases import Filter
+from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.locator import Locator
 from raftmq.broker.services.queue.consumer import QueueConsumer
 from raftmq.broker.services.queue.credit import Credit
 from raftmq.broker.services.queue.deliveries import Deliveries, Delivery
@@ -73,9 +75,12 @@ class _Answer:
 class QueuePolls:
     """The unary polls of one broker."""
 
-    def __init__(self, host: ServiceHost, topics: QueueTopics, deliveries: Deliveries) -> None:
+    def __init__(
+        self, host: ServiceHost, topics: QueueTopics, deliveries: Deliveries, locator: Locator[PartitionQueue]
+    ) -> None:
         self._host = host
         self._topics = topics
+        self._locator = locator
         self._deliveries = deliveries
 
     async def poll(self, request: pb.QueuePollRequest, call: Call) -> pb.QueuePollResponse:
@@ -95,7 +100,7 @@ class QueuePolls:
             return any(one.queue.leases.may_lease(wanted) for one in served)
 
         if not request.max_wait_ms and not may_lease():
-            return pb.QueuePollResponse()
+            return pb.QueuePollResponse(partitions=self._refusals(request))
         bytes_max = self._host.limits.poll_bytes_max // 2  # the columns of a block come on top
         credit = Credit(
             min(request.max_messages or 1, POLL_MESSAGES_MAX), min(request.max_bytes or bytes_max, bytes_max)
@@ -122,7 +127,18 @@ class QueuePolls:
             if not is_answered:
                 for delivery in answer.deliveries:
                     delivery.give_back()
-        return pb.QueuePollResponse(partitions=[block_message(delivery) for delivery in answer.deliveries])
+        found = [block_message(delivery) for delivery in answer.deliveries]
+        return pb.QueuePollResponse(partitions=found + self._refusals(request))
+
+    def _refusals(self, request: pb.QueuePollRequest) -> list[pb.LeasedMessages]:
+        """Return the errors of the named partitions that this broker does not lead: without them an answer would mean that they have nothing."""
+        refusals: list[pb.LeasedMessages] = []
+        for number in request.partitions:
+            try:
+                self._locator.locate(request.topic_id, number).replica.require_leader()
+            except RequestError as error:
+                refusals.append(pb.LeasedMessages(topic_id=request.topic_id, partition=number, error=error.detail))
+        return refusals
 
 
 def block_message(delivery: Delivery) -> pb.LeasedMessages:

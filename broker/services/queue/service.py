@@ -36,7 +36,7 @@ class QueueService:
         self._topics = QueueTopics(host, partitions, self._locator)
         self._deliveries = Deliveries(host)
         self._settlements = Settlements(self._locator)
-        self._polls = QueuePolls(host, self._topics, self._deliveries)
+        self._polls = QueuePolls(host, self._topics, self._deliveries, self._locator)
 
     async def poll(self, request: pb.QueuePollRequest, call: Call) -> pb.QueuePollResponse:
         """Lease messages, waiting for the first ones. See `QueuePolls`."""

@@ -146,6 +146,26 @@ async def test_a_partition_without_a_leader_is_waited_for(brokers: FakeCluster, 
     assert end.count == 4
 
 
+async def test_a_run_of_what_is_there_finds_a_partition_that_has_moved() -> None:
+    """The broker that led it before leads another one, and so answered that nothing is ready."""
+    async with FakeCluster(brokers=3) as brokers:
+        brokers.create_queue("q", partitions=2)
+        topic = brokers.topics["q"]
+        topic.partitions[1].leader = 1
+        brokers.changed()
+        client = ClientOptions(brokers.bootstrap_servers, request_timeout_ms=5000)
+        cluster = await asyncio.to_thread(Cluster, client)
+        plan = Plan(brokers, cluster)
+        await put(brokers, b"a")
+        (held,) = [part for part in topic.partitions if part.queue.messages]
+        await plan.call(lambda found: found.prepare_available_now())
+        async with brokers.silence():
+            held.leader = 3
+            end = await plan.next_end(NO_LEASES)
+        await asyncio.to_thread(cluster.close)
+        assert end.count == 1
+
+
 async def test_a_run_of_what_is_there_leases_no_more_than_was_ready(brokers: FakeCluster, cluster: Cluster) -> None:
     plan = Plan(brokers, cluster)
     await put(brokers, b"a", b"b")

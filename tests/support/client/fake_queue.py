@@ -469,12 +469,20 @@ class FakeQueueService(rpc.QueueServicer):
             leased = self.lease_all(wanted, request.max_messages, request.partitions, request.key)
             left = deadline - time.monotonic()
             if leased or left <= 0:
-                return pb.QueuePollResponse(partitions=[block for block, _ in leased])
+                return pb.QueuePollResponse(partitions=[block for block, _ in leased] + self._refusals(request))
             try:
                 async with asyncio.timeout(left), self.broker.cluster.queue_changed:
                     await self.broker.cluster.queue_changed.wait()
             except TimeoutError:
                 continue
+
+    def _refusals(self, request: pb.QueuePollRequest) -> list[pb.LeasedMessages]:
+        topic = self.broker.cluster.find(request.topic_id)
+        return [
+            pb.LeasedMessages(topic_id=topic.topic_id, partition=number, error=self.broker._not_leader(partition))
+            for number, partition in enumerate(topic.partitions)
+            if number in request.partitions and partition.leader != self.broker.broker_id
+        ]
 
     async def PollStream(self, request_iterator, context) -> AsyncIterator[pb.QueueStreamResponse]:
         stream = FakeStream(self.broker)

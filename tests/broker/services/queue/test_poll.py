@@ -161,6 +161,17 @@ async def test_a_poll_can_name_partitions():
         assert [one.value for one in await poll(node, topic, 10, partitions=[0])] == [b"0"]
 
 
+@pytest.mark.parametrize("max_wait_ms", [0, 20])
+async def test_a_named_partition_that_is_led_elsewhere_is_answered_with_an_error(max_wait_ms: int) -> None:
+    """It looked empty. So a run that ends when nothing is ready left out the messages of a partition that had just moved."""
+    async with running() as node:
+        topic = await queue_topic(node, partitions=3)
+        node.lose_leadership(queue_of(node, topic, 1).replica.group_id)
+        request = pb.QueuePollRequest(topic_id=topic.topic_id, partitions=[0, 1], max_wait_ms=max_wait_ms)
+        answer = await node.queues.poll(request, node.call())
+        assert [(one.partition, one.error.code) for one in answer.partitions] == [(1, pb.NO_LEADER)]
+
+
 async def test_a_poll_takes_no_more_than_its_messages_and_bytes():
     async with running() as node:
         topic = await queue_topic(node)
