@@ -22,7 +22,7 @@ from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.field_levels import FieldLevels, level_of_fields
 from raftmq.fsm.topic_kinds import TOPIC_KINDS
 
-FEATURE_LEVEL: Final = 9
+FEATURE_LEVEL: Final = 10
 """The highest level that this program knows."""
 
 METADATA_LEVELS: Final[Mapping[type[mc.MetadataCommand], int]] = {

@@ -36,6 +36,8 @@ NUMBER_MAX = (1 << 63) - 1
 """Numbers that count up from 1 stay below it."""
 ANY_VERSION = -1
 FOREVER_MS = -1
+LEASE_NUMBERS_AFTER_MAX = 1 << 31
+"""Lease numbers have 32 bits in the protocol."""
 NEVER = -1
 """The next due time of a schedule that does not fire again."""
 KEEP_DUE = -2
@@ -328,6 +330,8 @@ class Commands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     due_max: int = 0
     """Messages whose leases end, that expire or that are promoted before the items, at most, so that a flood of due messages is no long stall.
     Half of them, rounded down, are for promotions alone. 0: `HOUSEKEEPING_MAX`, which no other number exceeds, and promotions get the rest."""
+    lease_numbers_after: int = 0
+    """Leases that the items grant have numbers above this one. After a recovery that lost entries, their lease numbers are not given again."""
 
 
 _ENCODER = msgspec.msgpack.Encoder(order="deterministic")
@@ -378,6 +382,8 @@ def validate_commands(commands: Commands) -> str | None:
         return "expire_before, jitter_seed and spared_through must be unsigned 64-bit numbers"
     if not 0 <= commands.due_max <= HOUSEKEEPING_MAX:
         return f"due_max is between 0 and {HOUSEKEEPING_MAX}, and not {commands.due_max}"
+    if not 0 <= commands.lease_numbers_after <= LEASE_NUMBERS_AFTER_MAX:
+        return f"lease_numbers_after is between 0 and {LEASE_NUMBERS_AFTER_MAX}, and not {commands.lease_numbers_after}"
     return None
 
 

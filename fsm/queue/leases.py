@@ -254,7 +254,7 @@ def _turns(state: QueueState, tenant: Tenant, wanted: int) -> int:
 def _take(state: QueueState, window: Window, count: int, deadline: int, session: int, runs: LeaseRuns) -> int:
     """Lease the next messages of a tenant that are in memory, up to one that has expired. Return how many there were, at least one."""
     messages, leases, dirty = state.store.messages, state.store.leases, state.store.dirty
-    heap, now = window.heap, state.scalars.now
+    heap, now, numbers_after = window.heap, state.scalars.now, state.lease_numbers_after
     taken = 0
     first = following = run_number = dwell_ms = 0  # the run that the next message may continue
     while heap and taken < count:
@@ -270,7 +270,7 @@ def _take(state: QueueState, window: Window, count: int, deadline: int, session:
             runs.is_over = True
             break
         runs.bytes_left -= m.body_bytes
-        number = m.lease_number + 1
+        number = (m.lease_number if m.lease_number > numbers_after else numbers_after) + 1
         if sequence != following or number != run_number:
             if following:
                 runs.add(first, following - first, run_number, dwell_ms)
@@ -337,6 +337,6 @@ def _take_one(state: QueueState, m: Message, deadline: int, session: int) -> Non
     m.session = session
     m.attempts += 1
     m.version += 1
-    m.lease_number += 1
+    m.lease_number = max(m.lease_number, state.lease_numbers_after) + 1
     heappush(state.store.leases, (deadline, m.sequence))
     state.store.dirty.add(m.sequence)

@@ -38,7 +38,11 @@ COMMANDS_LEVEL: Final = 2
 """The level of an entry without items."""
 DUE_LEVEL: Final = 7
 """From this level on an entry names how many due messages it promotes."""
-FIELD_LEVELS: Final[FieldLevels] = {qc.Commands: {"due_max": DUE_LEVEL}}
+LEASE_NUMBERS_LEVEL: Final = 10
+"""From this level on the entries of a recovered partition name the number after which leases are numbered."""
+FIELD_LEVELS: Final[FieldLevels] = {
+    qc.Commands: {"due_max": DUE_LEVEL, "lease_numbers_after": LEASE_NUMBERS_LEVEL},
+}
 """Fields that were added at a later level than their item, by item. A field at its default value is not written."""
 _FIELDS_OF_ITEMS: Final[FieldLevels] = {
     kind: levels for kind, levels in FIELD_LEVELS.items() if kind is not qc.Commands

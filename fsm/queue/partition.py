@@ -321,6 +321,7 @@ class QueuePartition(DiskBackedMachine):
         self._expire_producers()
         self.sessions.expire(self.state.scalars.now)
         self.state.jitter_seed = commands.jitter_seed
+        self.state.lease_numbers_after = min(max(commands.lease_numbers_after, 0), qc.LEASE_NUMBERS_AFTER_MAX)
         done = yield from keep_house(self.state, commands.expire_before, commands.spared_through, commands.due_max)
         left, results = WORK_MAX - done.touched, []
         for item in commands.items:
@@ -365,7 +366,9 @@ class QueuePartition(DiskBackedMachine):
         tallies = self.state.tallies
         tallies.leased += sum(result.counts)
         tallies.redelivered += sum(
-            count for count, number in zip(result.counts, result.lease_numbers, strict=True) if number > 1
+            count
+            for count, number in zip(result.counts, result.lease_numbers, strict=True)
+            if number > self.state.lease_numbers_after + 1
         )
 
     def _execute_plain(self, item: qc.Item) -> ItemResult:

@@ -97,6 +97,8 @@ class QueueState:
         """Lines whose holder is gone and whose next message was not made ready yet. Empty between items."""
         self.jitter_seed = 0
         """Of the entry that is applied."""
+        self.lease_numbers_after = 0
+        """Of the entry that is applied."""
         self.dwells_ms: list[int] = []
         """Of the entry that was applied last: for how long the first message of each run of leases had been ready. It influences nothing."""
 

@@ -489,3 +489,25 @@ async def test_a_lost_session_does_not_get_the_answers_of_the_session_that_got_i
         (earlier,) = await asyncio.gather(zero.ack(), return_exceptions=True)
         (later,) = await asyncio.gather(again.ack(), return_exceptions=True)
         assert [earlier, later].count(None) == 1, "one of two holders of a lease settled it"
+
+
+async def test_the_number_of_a_lost_lease_is_not_given_again(nodes: Nodes) -> None:
+    """The holder of a lost lease released a message that another consumer worked on. By a token, it acknowledged one that it never had."""
+    group_id, kept, lost, other = await three_of_five(nodes, "queue")
+    servers = other.addresses.client
+    async with (
+        Queue("flights", bootstrap_servers=servers) as first,
+        Queue("flights", bootstrap_servers=servers) as second,
+    ):
+        zero, lost_one = await leased_then_recovered(nodes, first, group_id, kept, other, *lost)
+        await second.put(b"new")
+        found = [await second.get(wait_ms=10_000), await second.get(wait_ms=10_000)]
+        again, new = sorted((one for one in found if one is not None), key=lambda one: one.sequence)
+        assert (again.sequence, new.sequence) == (zero.sequence, lost_one.sequence)
+        for token in (zero.token, lost_one.token):
+            with pytest.raises(LeaseLostError):
+                await second.settle(token)
+        with pytest.raises(LeaseLostError):
+            await zero.release()
+        await again.ack()
+        await new.ack()

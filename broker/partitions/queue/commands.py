@@ -47,6 +47,7 @@ class QueueCommands:
         lease_ms: Callable[[], int],
         draw_seed: Callable[[], int],
         due_max: Callable[[], int],
+        lease_numbers_after: Callable[[], int],
         on_more_due: Callable[[], None],
     ) -> None:
         """Take the sources of the facts that each entry carries.
@@ -58,6 +59,7 @@ class QueueCommands:
             lease_ms: Returns the usual length of a lease.
             draw_seed: Returns a random number of 64 bits, for the jitter of back-offs.
             due_max: Returns how many due messages an entry may promote, as `Commands.due_max`.
+            lease_numbers_after: Returns the number after which leases are numbered, as `Commands.lease_numbers_after`.
             on_more_due: Called when an entry left something due, so that another should follow.
         """
         self._loop = loop
@@ -66,6 +68,7 @@ class QueueCommands:
         self.lease_ms = lease_ms
         self._draw_seed = draw_seed
         self._due_max = due_max
+        self._lease_numbers_after = lease_numbers_after
         self._on_more_due = on_more_due
         self._keys = count()
         self._gathered = GatheredCommands[int, Item](loop, replica, self._encode, self._split, GATHERING, _yields)
@@ -113,7 +116,14 @@ class QueueCommands:
         ended_through = self._replica.state_machine.state.scalars.leases_ended_through
         expire_before = self._clock.expire_before(self.lease_ms(), ended_through)
         return encode_commands(
-            Commands(tuple(items), expire_before, self._draw_seed(), self._clock.spared_through_ms, self._due_max())
+            Commands(
+                tuple(items),
+                expire_before,
+                self._draw_seed(),
+                self._clock.spared_through_ms,
+                self._due_max(),
+                self._lease_numbers_after(),
+            )
         )
 
     def _split(self, result: object, _count: int) -> Sequence[object]:

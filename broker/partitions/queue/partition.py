@@ -8,6 +8,7 @@ consumers that wait for messages), `bodies` (the places of bodies), `jobs`, `sch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 from zlib import crc32
 
@@ -36,6 +37,8 @@ from raftmq.broker.partitions.store_reads import read_in_thread
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.producer_table import ProducerTable
+from raftmq.fsm.queue.commands import LEASE_NUMBERS_AFTER_MAX
+from raftmq.fsm.queue.levels import LEASE_NUMBERS_LEVEL
 from raftmq.fsm.queue.message import Message
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.results import Leased
@@ -45,6 +48,8 @@ from raftmq.types import LogIndex
 T = TypeVar("T")
 
 _DEFAULT_CONFIG: Final = QueueConfig()
+LEASE_NUMBERS_PER_TERM: Final = 1 << 12
+"""More leases than a message had that a recovery lost, and few enough that the numbers suffice for half a million terms."""
 
 
 class PartitionQueue:
@@ -64,6 +69,7 @@ class PartitionQueue:
         self._store = store
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
+        self._numbers_after = 0
         machine = replica.state_machine
         self.clock = QueueClock(
             host.median_ms, lambda: host.is_clock_agreed, host.boottime_ns, replica.core.log.append_time_ms
@@ -84,6 +90,7 @@ class PartitionQueue:
             lambda: self.config().lease_ms,
             host.draw_seed,
             self.due_pace.due_max,
+            self._lease_numbers_after,
             self.upkeep.tick,
         )
         self.chains = QueueChains(host.loop, replica, self.gate, self.appends, lambda: self.config().batch_bytes_max)
@@ -99,6 +106,19 @@ class PartitionQueue:
         self.statistics = QueueStatistics(replica, self.clock, self.leases)
         replica.role_listeners.append(lambda _change: self.appends.start_term())
         replica.restored_listeners.append(self.bodies.clear)
+
+    def _lease_numbers_after(self) -> int:
+        """Return the number after which leases are numbered.
+
+        A recovery may have lost leases. Their holders must not settle messages of others, so no group gives the numbers of an earlier one: they
+        begin with the term that the recovery chose, which is later than all before. Leases that were kept remain valid.
+        """
+        if self.replica.cluster_level() >= LEASE_NUMBERS_LEVEL:
+            with suppress(RequestError):  # the metadata is being replaced
+                recovery = self._host.metadata.state_machine.recovery(self.replica.group_id)
+                if recovery is not None:
+                    self._numbers_after = min(recovery.term * LEASE_NUMBERS_PER_TERM, LEASE_NUMBERS_AFTER_MAX)
+        return self._numbers_after
 
     def _enqueued(self, subtrees: tuple[str, ...]) -> int:
         return self.gate.leasable(subtrees, is_readable=not self.replica.applier.is_suspended)

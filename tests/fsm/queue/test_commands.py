@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue.enqueued import encode_chain, read_entry
-from raftmq.fsm.queue.levels import DUE_LEVEL, ITEM_LEVELS, queue_level
+from raftmq.fsm.queue.levels import DUE_LEVEL, ITEM_LEVELS, LEASE_NUMBERS_LEVEL, queue_level
 from raftmq.fsm.queue.limits import HOUSEKEEPING_MAX
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.queue.settings import QueueSettings, backoff_ms, validate_settings
@@ -107,6 +107,13 @@ def test_a_number_of_due_messages_needs_a_later_level() -> None:
     assert queue_level(qc.encode_commands(commands)) == DUE_LEVEL
     assert qc.validate_commands(commands) is None
     assert "due_max is between 0 and 500" in (qc.validate_commands(qc.Commands((), due_max=501)) or "")
+
+
+def test_a_number_after_which_leases_are_numbered_needs_a_later_level() -> None:
+    commands = qc.Commands((qc.Tick(),), lease_numbers_after=qc.LEASE_NUMBERS_AFTER_MAX)
+    assert queue_level(qc.encode_commands(commands)) == LEASE_NUMBERS_LEVEL
+    assert qc.validate_commands(commands) is None
+    assert "lease_numbers_after is between" in (qc.validate_commands(qc.Commands((), lease_numbers_after=-1)) or "")
 
 
 @pytest.mark.parametrize("payload", [b"", b"junk", b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff"], ids=range(4))

@@ -61,7 +61,14 @@ class _Author:
         spared = self.log.time_ms - rng.choice([0, 0, 30, 200])
         seed = rng.choice([0, rng.getrandbits(64)])
         due_max = rng.choice([0, 0, 1, 2, 3])
-        return self.log.commands(*items, expire_before=before, jitter_seed=seed, spared_through=spared, due_max=due_max)
+        return self.log.commands(
+            *items,
+            expire_before=before,
+            jitter_seed=seed,
+            spared_through=spared,
+            due_max=due_max,
+            numbers_after=rng.choice([0, 0, 0, 2, -1, 1 << 40]) if rng.random() < 0.1 else 0,
+        )
 
     def columns(self, count: int) -> MessageColumns:
         rng = self.rng

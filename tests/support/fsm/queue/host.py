@@ -145,10 +145,12 @@ class QueueLog(LogBuilder):
         jitter_seed: int = 0,
         spared_through: int | None = None,
         due_max: int = 0,
+        numbers_after: int = 0,
     ) -> Entry:
         before = self.time_ms if expire_before is None else expire_before
         spared = self.time_ms if spared_through is None else spared_through
-        return self.append(EntryKind.COMMAND, encode_commands(Commands(items, before, jitter_seed, spared, due_max)))
+        commands = Commands(items, before, jitter_seed, spared, due_max, numbers_after)
+        return self.append(EntryKind.COMMAND, encode_commands(commands))
 
     def put(self, columns: MessageColumns) -> Entry:
         count = len(columns.bodies)

@@ -114,7 +114,7 @@ class Twin:
         self.copied_dead = self.copy_epoch = 0
         self.copy_first = 1
         self.copy_target = (0, 0)
-        self.jitter_seed = self.leases_ended_through = 0
+        self.jitter_seed = self.leases_ended_through = self.numbers_after = 0
         self.unpurged: dict[str, TwinVoid | None] = {}
         """While everything is purged: the tenants to be visited, by number. None: messages came in the meantime."""
         self.tree = FairnessTree()
@@ -209,6 +209,7 @@ class Twin:
             number: one for number, one in self.sessions.items() if one.active_at + SESSION_EXPIRY_MS > self.now
         }
         self.jitter_seed = commands.jitter_seed
+        self.numbers_after = min(max(0, commands.lease_numbers_after), qc.LEASE_NUMBERS_AFTER_MAX)
         due_max = min(commands.due_max, HOUSEKEEPING_MAX) if commands.due_max > 0 else HOUSEKEEPING_MAX
         ends_max = (due_max + 1) // 2 if commands.due_max else due_max
         ended = self._end_and_expire(commands.expire_before, commands.spared_through, ends_max)
@@ -609,7 +610,7 @@ class Twin:
         m.state, m.deadline, m.session, m.leased_at = LEASED, deadline, session, self.now
         m.attempts += 1
         m.version += 1
-        m.lease_number += 1
+        m.lease_number = max(m.lease_number, self.numbers_after) + 1
         self.tree.charge(self.numbers[m.tenant])
         self.rates.take(self.numbers[m.tenant], 1, self.now)
         return m
