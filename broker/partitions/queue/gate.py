@@ -364,8 +364,8 @@ def _load_of_chain(fields: QueueFields, freed: Sequence[tuple[bytes, int] | None
             size[leaving[0]] -= leaving[1]
         load.messages += max(0, messages.total())
         load.bytes += max(0, size.total())
-        load.tenant_messages += messages  # leaves out what is not positive
-        load.tenant_bytes += size
+        load.tenant_messages += +messages  # leaves out what is not positive
+        load.tenant_bytes += +size
     return load
 
 

@@ -9,6 +9,7 @@ from raftmq.broker.partitions.queue import gate as gate_module
 from raftmq.client.codec.queue_batch import encode_messages
 from raftmq.fsm.queue.settings import QueueSettings
 from raftmq.proto import queue_pb2 as pb
+from raftmq.queue_batch import MessageColumns, encode, unpack_fields
 
 from tests.support.broker.harness import PRODUCER, append_request, batch, running
 from tests.support.broker.queues import ack_of, poll, put, queue_of, queue_topic, settle
@@ -54,6 +55,14 @@ async def test_messages_that_are_proposed_count_towards_the_limits():
         assert not (await first).HasField("error")
         assert not (await second).HasField("error")
         assert queue_of(node, topic).replica.state_machine.message_count == 2
+
+
+def test_each_acceptance_of_a_chain_makes_place_for_its_own_messages_alone() -> None:
+    """Another lease may be lost, and then it frees nothing."""
+    columns = MessageColumns([b"x"] * 5, tenants=[b"b"] * 5)
+    fields = unpack_fields(encode(columns), 0, 5)
+    load = gate_module._load_of_chain(fields, [(b"a", 1), (b"b", 1)], [5, 0])
+    assert (load.messages, load.tenant_messages, load.tenant_bytes) == (4, {b"b": 5}, {b"b": 5})
 
 
 async def test_a_partition_refuses_a_new_tenant_beyond_its_maximum(monkeypatch: pytest.MonkeyPatch):
