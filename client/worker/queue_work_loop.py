@@ -97,6 +97,7 @@ class QueueWorkLoop:
                 ]
                 self._queue.hold_ahead(self._lease_ms, self._prefetch)
                 await self._stopped.wait()
+                self._queue.hold_ahead(self._lease_ms, -self._prefetch)
                 await self._drain()
         finally:
             await self._close()

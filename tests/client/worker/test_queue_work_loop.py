@@ -221,3 +221,27 @@ async def test_a_worker_on_a_log_topic_needs_a_group(cluster: FakeCluster) -> No
 def test_arguments_that_a_queue_worker_cannot_have_are_refused(arguments, text: str) -> None:
     with pytest.raises(errors.InvalidArgumentError, match=text):
         Worker(**({"topic": "jobs", "handler": print} | arguments))
+
+
+async def test_a_worker_that_drains_takes_no_more_messages(cluster: FakeCluster, fake: FakeQueue) -> None:
+    """It kept the message that it had fetched ahead, and another one after it, as long as a handler ran."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def handle(_record: Record) -> None:
+        begun.set()
+        await may_end.wait()
+
+    await put(cluster, b"0", b"1")
+    worker = Worker("jobs", handler=handle, bootstrap_servers=cluster.bootstrap_servers, concurrency=1)
+    serving = asyncio.ensure_future(worker.serve())
+    await begun.wait()
+    await cluster.wait_queue(lambda: all(message.lease_until_ms for message in fake.messages.values()))
+    worker.stop()
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        message = await queue.get(wait_ms=5_000)
+        assert message is not None
+        assert (message.value, message.attempt) == (b"1", 1)
+        await message.ack()
+    may_end.set()
+    await serving
+    assert not fake.messages
