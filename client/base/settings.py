@@ -27,6 +27,8 @@ BATCH_FRAME_BYTES: Final = 256
 """Space for a batch's header, prelude and padding, which `RECORD_OVERHEAD_BYTES` does not cover."""
 RECORD_OVERHEAD_BYTES: Final = 16
 """Bytes counted for each buffered record in addition to its own: two lengths in the body and part of its Python objects."""
+MESSAGE_OVERHEAD_BYTES: Final = 64
+"""The same for a message of a queue topic, whose batch has a dozen numbers for it."""
 
 DELIVERY_TIMEOUT_MS_MAX: Final = 3_600_000
 """Maximum delivery timeout. Brokers remember each producer for twice as long (`fsm/producer_ids.py` REPLACEABLE_IDLE_MS), so they recognize

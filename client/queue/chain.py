@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from raftmq.client.base import settings
 from raftmq.client.codec.cells import Serializer
 from raftmq.client.connection.resolver import TopicInfo
-from raftmq.client.queue.new_message import CheckedMessage, NewMessage, check_message, home_partition
+from raftmq.client.queue.new_message import CheckedMessage, NewMessage, batch_room, check_message, home_partition
 from raftmq.client.queue.topic import QueueTopic
 from raftmq.errors import InvalidArgumentError, RecordTooLargeError
 
@@ -43,9 +43,11 @@ class ChainChecks:
                 f"an ack puts at most {settings.CHAIN_MESSAGES_MAX} messages, not {len(checked)}: put the others before it"
             )
         size = sum(one.size for one in checked)
-        if len(checked) > 1 and size > self._bytes_max:
+        room = batch_room(info, self._bytes_max)
+        if len(checked) > 1 and size > room:
             raise RecordTooLargeError(
-                f"the messages of an ack have {size} bytes together, but at most max_batch_size={self._bytes_max} are allowed"
+                f"the messages of an ack have {size} bytes together, but at most {room} are allowed: the smaller one of max_batch_size and "
+                "of what a batch of the topic has"
             )
         return tuple(checked)
 

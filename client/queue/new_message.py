@@ -101,18 +101,21 @@ def check_message(
         raise InvalidArgumentError("a message has either a delay_ms or a not_before")
     if message.replace and message.id is None:
         raise InvalidArgumentError("replace=True needs the id of the message to replace")
+    tenant = check_tenant(message.tenant) if message.tenant is not None else ""
+    name = None if message.id is None else check_id(message.id)
+    name_bytes = sum(len(one.encode()) for one in (tenant, name or ""))
     return CheckedMessage(
         value,
         key,
-        check_tenant(message.tenant) if message.tenant is not None else "",
+        tenant,
         check_priority(message.priority) if message.priority else 0,
         check_duration("delay_ms", message.delay_ms) if message.delay_ms else None,
         None if message.not_before is None else time_ms("not_before", message.not_before),
-        None if message.id is None else check_id(message.id),
+        name,
         None if message.expires_ms is None else check_duration("expires_ms", message.expires_ms),
         headers,
         message.replace,
-        size + (len(key) if key is not None else 0) + settings.RECORD_OVERHEAD_BYTES,
+        size + (len(key) if key is not None else 0) + name_bytes + settings.MESSAGE_OVERHEAD_BYTES,
     )
 
 
@@ -131,6 +134,12 @@ def with_trace(message: CheckedMessage, span: SendSpan, message_bytes_max: int) 
     return message._replace(
         headers=headers, size=message.size - headers_bytes(message.headers) + headers_bytes(headers)
     )
+
+
+def batch_room(info: TopicInfo, bytes_max: int) -> int:
+    """Return how many bytes of messages a batch of a topic takes, at most `bytes_max`. A single message always fits."""
+    allowed = max(info.batch_bytes_max, info.message_bytes_max + settings.TOPIC_BATCH_OVERHEAD_BYTES)
+    return min(bytes_max, allowed - settings.BATCH_FRAME_BYTES)
 
 
 def home_partition(info: TopicInfo, message: CheckedMessage) -> int | None:

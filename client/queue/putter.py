@@ -22,7 +22,14 @@ from raftmq.client.producer.byte_budget import ByteBudget
 from raftmq.client.producer.dispatcher import Dispatcher
 from raftmq.client.producer.identity import ProducerName
 from raftmq.client.producer.partition_queue import PartitionQueue, ProducerIdentity
-from raftmq.client.queue.new_message import CheckedMessage, NewMessage, check_message, home_partition, with_trace
+from raftmq.client.queue.new_message import (
+    CheckedMessage,
+    NewMessage,
+    batch_room,
+    check_message,
+    home_partition,
+    with_trace,
+)
 from raftmq.client.queue.put_batch import MessageBatch, PutResult
 from raftmq.client.queue.topic import QueueTopic
 from raftmq.errors import BufferFullError, ClosedClientError
@@ -229,6 +236,8 @@ class Putter:
             identity = ProducerIdentity(self._producer_id, 0)
             queue: MessageQueue = PartitionQueue(info.name, info.topic_id, number, info.group_ids[number], identity)
             self._queues.append(queue)
+        for queue in self._queues:
+            queue.batch_bytes_max = batch_room(info, self._options.batch_bytes_max)
 
     def _sticky_queue(self, size: int) -> MessageQueue:
         now = asyncio.get_running_loop().time()
@@ -246,7 +255,7 @@ class Putter:
         """Return the open batch for one more message. A batch without room is closed first."""
         batch = queue.open
         if batch is not None and (
-            batch.count >= MESSAGE_COUNT_MAX or batch.reserved_bytes + size > self._options.batch_bytes_max
+            batch.count >= MESSAGE_COUNT_MAX or batch.reserved_bytes + size > queue.batch_bytes_max
         ):
             queue.close_open(self._options.codec)
             self._dispatcher.reschedule(queue)

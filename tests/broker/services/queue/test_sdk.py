@@ -183,3 +183,18 @@ async def test_consumers_that_wait_get_large_messages_although_none_is_settled(t
         await queue.put_many([b"x" * 900_000] * 12)
         found = await asyncio.gather(*(queue.get(wait_ms=5_000) for _ in range(12)))
         assert [message is not None for message in found] == [True] * 12
+
+
+@pytest.mark.parametrize("batch_bytes", ["1024", "20000"])
+async def test_batches_are_as_small_as_the_topic_wants_them(tmp_path: Path, batch_bytes: str) -> None:
+    """The client filled them up to its own limit alone, and all messages of a batch above the topic's were refused."""
+    async with (
+        served(tmp_path, max_batch_bytes=batch_bytes, max_message_bytes="200") as (_, address),
+        raftmq.Queue("jobs", bootstrap_servers=address) as queue,
+    ):
+        messages = [raftmq.NewMessage(b"x" * 100, tenant=f"t{'e' * 90}{n}", id=f"i{'d' * 90}{n}") for n in range(300)]
+        assert len(await queue.put_many(messages)) == 300
+        first = await queue.get(wait_ms=5_000)
+        assert first is not None
+        await first.ack(put=[b"y" * 150] * 10)
+        assert (await queue.stats()).ready == 309
