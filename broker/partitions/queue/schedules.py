@@ -341,20 +341,30 @@ class QueueSchedules:
         if request.pause or request.resume:
             if request.resume:
                 self._require_writes()
-            state = await self._pause(request, row, deadline)
+            state = await self._pause(request, deadline)
         elif request.HasField("version") and request.version != row.version:
             raise _conflict(request.name)
         if request.run_now:
             await self._run_now(self._existing(request.name), deadline)
         return state
 
-    async def _pause(self, request: pb.ChangeScheduleRequest, row: ScheduleRow, deadline: float) -> ScheduleState:
-        next_due_ms, due = row.next_due, KEEP_DUE
+    async def _pause(self, request: pb.ChangeScheduleRequest, deadline: float) -> ScheduleState:
+        while True:
+            try:
+                return await self._try_pause(request, self._existing(request.name), deadline)
+            except RequestError as error:
+                # somebody else changed the schedule, so that it has another due time
+                if error.code != pb.VERSION_CONFLICT or request.HasField("version"):
+                    raise
+
+    async def _try_pause(self, request: pb.ChangeScheduleRequest, row: ScheduleRow, deadline: float) -> ScheduleState:
+        next_due_ms, due, version = row.next_due, KEEP_DUE, ANY_VERSION
         now_ms = self._partition.clock.read_ms()
         if request.resume and row.is_paused and NEVER < next_due_ms <= now_ms:
             # a pause is intended: its firings were not missed
             next_due_ms = due = due_after(self._definition_of(row).timing, now_ms)
-        version = request.version if request.HasField("version") else ANY_VERSION
+            version = row.version
+        version = request.version if request.HasField("version") else version
         command = ChangeSchedule(request.name, due, request.pause, version)
         return await self._change(command, next_due_ms, deadline)
 

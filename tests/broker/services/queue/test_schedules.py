@@ -400,6 +400,15 @@ async def test_a_put_that_races_with_another_one_begins_again(warm: Queue) -> No
     assert row.next_due > warm.now_ms + DAY - 60_000, "the due time is that of the rule"
 
 
+async def test_a_resumption_that_races_with_a_put_follows_the_new_rule(queue: Queue) -> None:
+    """It set the next due time of the rule that was just replaced."""
+    await put(queue, rule=pb.ScheduleRule(every_ms=DAY), is_paused=True)
+    queue.node.pass_time(2 * DAY)
+    await asyncio.gather(put(queue, rule=pb.ScheduleRule(every_ms=3_600_000)), change(queue, resume=True))
+    row = schedule_of(queue)
+    assert (row.is_paused, row.next_due - queue.partition.clock.read_ms() <= 3_600_000) == (False, True)
+
+
 async def test_a_full_tenant_holds_up_no_schedule_of_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
