@@ -38,8 +38,8 @@ class RaftMQBroker(AsyncBroker):
     dies is delivered to another one.
 
     These labels of a task concern its message: ``delay`` (seconds), ``priority`` (smaller first), ``tenant``, ``key`` and ``id``
-    (for deduplication). A task's own id is not used for deduplication, because taskiq's retries send it again before the first attempt is
-    acknowledged.
+    (for deduplication). Neither a task's own id nor the label of a retry is used for deduplication, because taskiq's retries send a task again
+    before the first attempt is acknowledged.
 
     Args:
         topic: the queue topic.
@@ -93,7 +93,9 @@ class RaftMQBroker(AsyncBroker):
             tenant=_text(labels.get("tenant")),
             priority=int(labels.get("priority") or 0),
             delay_ms=float(labels.get("delay") or 0) * 1000,
-            id=_text(labels.get("id")),
+            id=None
+            if labels.get("_retries")
+            else _text(labels.get("id")),  # a retry repeats the labels, and is no duplicate
         )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:

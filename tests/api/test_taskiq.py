@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from raftmq import errors
 from raftmq.taskiq import RaftMQBroker
-from taskiq import BrokerMessage
+from taskiq import BrokerMessage, SimpleRetryMiddleware
 from taskiq.receiver import Receiver
 
 from tests.support.client.fake_broker import FakeCluster
@@ -69,6 +69,27 @@ async def test_labels_become_the_fields_of_the_message(cluster: FakeCluster, fak
     (found,) = fake.messages.values()
     assert (found.body, found.tenant, found.priority, found.id, found.key) == (b"task", b"acme", -3, b"one", b"7")
     assert found.due_ms - found.enqueued_ms == 60_000
+
+
+async def test_a_retry_is_no_repetition_of_the_task_whose_id_it_has(cluster: FakeCluster, fake: FakeQueue) -> None:
+    """taskiq sends it before the failed attempt is acknowledged. It was deduplicated, so that the task was lost."""
+    attempts: list[int] = []
+    broker = RaftMQBroker("tasks", bootstrap_servers=cluster.bootstrap_servers).with_middlewares(
+        SimpleRetryMiddleware()
+    )
+
+    @broker.task(task_name="fail", retry_on_error=True)
+    async def fail() -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ValueError
+
+    async with worker(broker):
+        await cluster.wait_queue(lambda: bool(cluster.queue_streams))
+        await fail.kicker().with_labels(id="one").kiq()
+        await cluster.wait_queue(lambda: fake.accepted_total > 0 and not fake.messages)
+    await broker.shutdown()
+    assert len(attempts) == 2
 
 
 async def test_a_broker_must_be_started(cluster: FakeCluster) -> None:
