@@ -73,12 +73,24 @@ class HeartbeatRunner(Protocol):
         ...
 
 
+def _ignore(_asked_at: float) -> None:
+    pass
+
+
 def run_background_calls(
-    transport: Transport, calls: BackgroundCalls, on_news: Callable[[], None], cluster_id: str
+    transport: Transport,
+    calls: BackgroundCalls,
+    on_news: Callable[[], None],
+    cluster_id: str,
+    on_alive: Callable[[float], None] = _ignore,
 ) -> HeartbeatRunner:
-    """Start making calls where the program cannot delay them. `on_news` is called in the event loop."""
+    """Start making calls where the program cannot delay them.
+
+    `on_news` is called in the event loop, and so is `on_alive`: with the time at which a sign of life was asked for, before anything that has
+    arrived since then is read.
+    """
     if transport.uses_threads:
-        return ThreadHeartbeats(calls, on_news, cluster_id)
+        return ThreadHeartbeats(calls, on_news, cluster_id, on_alive=on_alive)
     return LoopHeartbeats(transport, calls, on_news, cluster_id)
 
 
@@ -92,12 +104,13 @@ class ThreadHeartbeats:
         cluster_id: str,
         *,
         blocked_seconds: float = settings.LOOP_BLOCKED_SECONDS,
+        on_alive: Callable[[float], None] = _ignore,
     ) -> None:
         self._calls = calls
         self._on_news = on_news
         self._metadata = call_metadata(cluster_id)
         self._loop = asyncio.get_running_loop()
-        self._watch = LoopWatch(self._loop, blocked_seconds)
+        self._watch = LoopWatch(self._loop, blocked_seconds, on_alive)
         self._channels: dict[str, grpc.Channel] = {}
         self._running: grpc.Future[Any] | None = None  # of either call
         self._is_closed = False
@@ -194,8 +207,11 @@ class ThreadHeartbeats:
 class LoopWatch:
     """Notices from another thread that the event loop is blocked, and logs by which function. Created in the loop's thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, blocked_seconds: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, blocked_seconds: float, on_alive: Callable[[float], None] = _ignore
+    ) -> None:
         self._loop = loop
+        self._on_alive = on_alive
         self._thread_id = threading.get_ident()
         self._blocked_seconds = blocked_seconds
         self._asked_at = FOREVER
@@ -217,7 +233,8 @@ class LoopWatch:
         return True
 
     def _sign(self) -> None:
-        self._asked_at = FOREVER
+        asked_at, self._asked_at = self._asked_at, FOREVER
+        self._on_alive(asked_at)
 
     def _place(self) -> str:
         """Return the place that blocks the loop: the innermost function outside the standard library and installed packages."""

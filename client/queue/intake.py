@@ -52,6 +52,10 @@ class LeasedMessage(msgspec.Struct, frozen=True):
 class MessageOffice(LeaseOffice, Protocol):
     """Settles leases, and prepares for it."""
 
+    def arrived_at(self) -> float:
+        """Return the time of the event loop at which a message that is read now may have arrived: it waits while the loop is blocked."""
+        ...
+
     def prepare(self, partition: QueuePartition) -> None:
         """Prepare for settlements of a partition, because messages of it have arrived."""
         ...
@@ -231,7 +235,7 @@ class Intake:
             self._decline(link, leased, block)
             return
         self._office.prepare(partition)
-        now = self._loop.time()
+        now = self._office.arrived_at()
         remaining = block.lease_remaining_ms
         for at, (sequence, lease_number) in enumerate(zip(block.sequences, block.lease_numbers, strict=True)):
             seconds = remaining[at] / 1000 if remaining is not None else settings.LEASE_ASSUMED_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from raftmq.client.base import settings
 from raftmq.client.base.error_details import name_of
@@ -21,6 +22,9 @@ from raftmq.client.queue.settlement_runs import Settlement
 from raftmq.client.queue.settler import ChainSettings, Settler
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
 from raftmq.proto import queue_pb2 as pb
+
+READ_SECONDS: Final = 0.02
+"""Time after which everything is read that has arrived while the event loop was blocked."""
 
 
 class LeaseDesk:
@@ -49,6 +53,9 @@ class LeaseDesk:
         self._renewals = LeaseRenewals()
         self._runner: HeartbeatRunner | None = None
         """The thread that renews leases, from the first message on."""
+        self._blocked_since = 0.0
+        self._read_until = 0.0
+        """Until then messages are read that may have arrived since `_blocked_since`."""
         resolver.subscribe(self._on_topology)
 
     def intake(self, options: LeaseOptions) -> Intake:
@@ -80,13 +87,18 @@ class LeaseDesk:
         if self._runner is None:
             self._record_leaders()
             self._runner = run_background_calls(
-                self._transport, self._renewals, self._on_lost, self._resolver.cluster_id
+                self._transport, self._renewals, self._on_lost, self._resolver.cluster_id, self._on_alive
             )
         self._renewals.hold(leases, self._loop.time())
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """Implement `LeaseOffice.drop`."""
         self._renewals.drop(leases)
+
+    def arrived_at(self) -> float:
+        """Implement `MessageOffice.arrived_at`."""
+        now = self._loop.time()
+        return self._blocked_since if now < self._read_until else now
 
     def prepare(self, partition: QueuePartition) -> None:
         """Implement `MessageOffice.prepare`."""
@@ -150,6 +162,11 @@ class LeaseDesk:
             if found is intake:
                 del self._intakes[options]
         intake.abandon(error)
+
+    def _on_alive(self, asked_at: float) -> None:
+        now = self._loop.time()
+        if now - asked_at >= settings.LEASE_TICK_SECONDS:
+            self._blocked_since, self._read_until = asked_at, now + READ_SECONDS
 
     def _on_lost(self) -> None:
         for lease in self._renewals.take_lost():

@@ -20,7 +20,7 @@ from raftmq.client.queue.queue import Queue
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.client.fake_broker import FakeCluster, detail
-from tests.support.client.fake_queue import FakeQueue
+from tests.support.client.fake_queue import FakeQueue, FakeStream
 
 
 @pytest.fixture(params=[False, True], ids=["grpc", "data"])
@@ -313,6 +313,31 @@ async def test_a_message_whose_lease_ended_in_the_client_is_not_handed_out(queue
             await message.ack()
             break
     assert found == [(b"0", 1), (b"1", 2)]
+
+
+async def test_a_message_that_waited_unread_for_its_whole_lease_is_not_handed_out(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had arrived while the program blocked the event loop, and its lease seemed to begin when it was read."""
+    fake = cluster.topics["jobs"].partitions[0].queue
+    fake.lease_ms = 1_000
+    await queue.put(b"0")
+    first = await got(queue, lease_ms=60_000)  # from now on a thread renews leases, and watches the loop
+    push = FakeStream.push
+
+    def block_after(stream: FakeStream) -> None:
+        before = stream.sent
+        push(stream)
+        if stream.sent > before:
+            monkeypatch.undo()
+            time.sleep(1.6)
+
+    monkeypatch.setattr(FakeStream, "push", block_after)
+    getting = asyncio.ensure_future(got(queue))
+    await queue.put(b"1")
+    message = await getting
+    assert (message.value, message.attempt) == (b"1", 2)
+    await asyncio.gather(first.ack(), message.ack(), return_exceptions=True)
 
 
 async def test_async_iteration_returns_every_message_once(queue: Queue) -> None:
