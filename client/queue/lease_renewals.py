@@ -31,7 +31,8 @@ RENEWED_AT: Final = 1 / 3
 """The part of a lease that passes before it is renewed."""
 RETRIED_AT: Final = 1 / 12
 """The part of a lease that passes before a failed renewal is repeated."""
-
+PATIENCE_SECONDS_MIN: Final = settings.LEASE_MS_MIN / 1000 * RENEWED_AT
+"""The shortest time limit of a call, also for a lease of which little is left."""
 
 _Held = tuple[float, ReferenceType[Lease]]
 """The time of the next renewal, and the lease."""
@@ -97,11 +98,12 @@ class LeaseRenewals:
                 return now + settings.LEASE_TICK_SECONDS
             address = self._addresses[due[0].partition.group_id]
             self._calls[address] = due
+            seconds = self._patience_seconds()
             request = pb.AckRequest(
-                timeout_ms=int(settings.LEASE_RENEWAL_SECONDS * 1000),
+                timeout_ms=int(seconds * 1000),
                 partitions=[build_ack(partition, found) for partition, found in _by_partition(due).items()],
             )
-        return GroupCall(address, ACK, request, settings.LEASE_RENEWAL_SECONDS, now)
+        return GroupCall(address, ACK, request, seconds, now)
 
     def on_answer(self, call: GroupCall, answer: Message, now: float) -> None:
         """Handle the answer of a call."""
@@ -136,6 +138,12 @@ class LeaseRenewals:
         return bool(self._lost)
 
     # ------------------------------------------------------------------------------------------------------- bookkeeping
+
+    def _patience_seconds(self) -> float:
+        """Return how long to wait for a broker: the leases of others wait for the end of the call, the shortest of them, too."""
+        held = (reference() for _, reference in self._held.values())
+        shortest = min((lease.lease_seconds for lease in held if lease is not None), default=0.0)
+        return max(PATIENCE_SECONDS_MIN, min(settings.LEASE_RENEWAL_SECONDS, shortest * RENEWED_AT))
 
     def _take_due(self, now: float) -> list[Lease]:
         """Return leases that are due at one broker. Each is scheduled again as if its renewal succeeded.

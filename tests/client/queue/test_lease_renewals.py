@@ -86,6 +86,19 @@ def test_a_lease_is_renewed_after_a_third_of_what_was_granted() -> None:
     assert sequences_in(call_at(made, 134.0)) == [5]
 
 
+def test_a_frozen_broker_costs_no_short_lease_of_another_one() -> None:
+    """There is one call at a time, and it waited two seconds for the frozen broker. A lease of one second ended in the meantime."""
+    made = renewals()
+    frozen, short = lease_of(5), lease_of(7, 1.0, QueuePartition(9, 1, 2))
+    made.hold((frozen,), 90.0)
+    made.hold((short,), 99.9)
+    call = call_at(made, 100.0)
+    now = 100.0 + call.timeout_seconds
+    made.on_error(call, BrokenConnectionError("no answer"), now)
+    assert call_at(made, now).address == "b:1"
+    assert now < 99.9 + 1.0
+
+
 def test_leases_of_other_lengths_get_the_time_of_their_own_run() -> None:
     made, lease, longer = renewals(), lease_of(5), lease_of(6)
     longer.renewal_ms = 90_000
