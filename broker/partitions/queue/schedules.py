@@ -362,7 +362,11 @@ class QueueSchedules:
         now_ms = self._partition.clock.read_ms()
         if request.resume and row.is_paused and NEVER < next_due_ms <= now_ms:
             # a pause is intended: its firings were not missed
-            next_due_ms = due = due_after(self._definition_of(row).timing, now_ms)
+            timing = self._definition_of(row).timing
+            reason = check_timing(timing)
+            if reason:  # of a time zone that this broker lacks
+                raise RequestError(pb.INVALID_ARGUMENT, f"the schedule cannot be resumed: {reason}")
+            next_due_ms = due = due_after(timing, now_ms)
             version = row.version
         version = request.version if request.HasField("version") else version
         command = ChangeSchedule(request.name, due, request.pause, version)

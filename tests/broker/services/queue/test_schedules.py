@@ -9,6 +9,7 @@ from zlib import crc32
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.queue import cron
 from raftmq.broker.partitions.queue import schedules as schedules_module
 from raftmq.client.codec.queue_batch import encode_messages
 from raftmq.fsm.queue.commands import ANY_VERSION, PutSchedule
@@ -398,6 +399,19 @@ async def test_a_put_that_races_with_another_one_begins_again(warm: Queue) -> No
     row = schedule_of(warm)
     assert (await listed(warm))[0].rule.every_ms == DAY
     assert row.next_due > warm.now_ms + DAY - 60_000, "the due time is that of the rule"
+
+
+async def test_a_schedule_that_this_broker_cannot_compute_is_not_resumed(
+    warm: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told that there is no next due time, and never fired again."""
+    await put(warm, rule=pb.ScheduleRule(cron="0 3 * * *", timezone="Europe/Berlin"), is_paused=True)
+    warm.node.pass_time(2 * DAY)
+    with monkeypatch.context() as patch:
+        patch.setattr(cron, "_zone", lambda _name: None)
+        with pytest.raises(RequestError, match="Europe/Berlin"):
+            await change(warm, resume=True)
+    assert (await change(warm, resume=True)).next_due_ms > warm.now_ms
 
 
 async def test_a_resumption_that_races_with_a_put_follows_the_new_rule(queue: Queue) -> None:
