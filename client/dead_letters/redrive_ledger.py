@@ -24,7 +24,10 @@ from raftmq.errors import ProtocolError
 STRETCH_RECORDS: Final = 16_000
 """The number of offsets of one ledger. Two bitmaps of that many bits fit into a stamp, which has at most 4 KiB."""
 _HEAD: Final = struct.Struct("<BQH")
+_GROUP: Final = struct.Struct("<Q")
 _VERSION: Final = 1
+"""Of a ledger without a group."""
+_GROUP_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class RedriveLedger:
     """The bits of the letters that no longer wait, because they were sent back or purged."""
     chunk: int = 0
     """The bits of the letters that are being sent. They may have been written. Disjoint from `settled`."""
+    group_id: int = 0
+    """The Raft group whose offsets these are. A later one, of a recovery, may have given some of them to other letters. 0: not known."""
 
     def is_settled(self, offset: int) -> bool:
         """Return whether the letter no longer waits."""
@@ -71,17 +76,21 @@ class RedriveLedger:
     def encode(self) -> bytes:
         """Encode it as a stamp."""
         settled = _to_bytes(self.settled)
-        return _HEAD.pack(_VERSION, self.number, len(settled)) + settled + _to_bytes(self.chunk)
+        version, group = (_GROUP_VERSION, _GROUP.pack(self.group_id)) if self.group_id else (_VERSION, b"")
+        return _HEAD.pack(version, self.number, len(settled)) + group + settled + _to_bytes(self.chunk)
 
     @staticmethod
     def decode(stamp: bytes, first: int) -> RedriveLedger:
         """Decode a stamp. Raises `ProtocolError` if it is no ledger."""
-        if len(stamp) < _HEAD.size or stamp[0] != _VERSION:
+        has_group = stamp[:1] == bytes((_GROUP_VERSION,))
+        start = _HEAD.size + (_GROUP.size if has_group else 0)
+        if len(stamp) < start or stamp[0] not in (_VERSION, _GROUP_VERSION):
             raise ProtocolError("another version of RaftMQ wrote the state of the redrive in the cluster")
         _, number, size = _HEAD.unpack_from(stamp)
-        body = stamp[_HEAD.size :]
+        (group_id,) = _GROUP.unpack_from(stamp, _HEAD.size) if has_group else (0,)
+        body = stamp[start:]
         settled, chunk = int.from_bytes(body[:size], "little"), int.from_bytes(body[size:], "little")
-        return RedriveLedger(first, number, settled, chunk)
+        return RedriveLedger(first, number, settled, chunk, group_id)
 
 
 def stretches(start: int, end: int) -> Iterator[int]:

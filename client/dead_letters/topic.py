@@ -109,9 +109,13 @@ class DeadLetterTopic:
         except BaseException:
             await self._resolver.close()
             raise
-        self._ledgers = RedriveLedgers(self._appender, info.topic_id)
+        self._info = info
+        self._ledgers = RedriveLedgers(self._appender, info.topic_id, self._group_of)
         self.partitions = [TopicPartition(self.topic, number) for number in range(info.partition_count)]
         return self
+
+    def _group_of(self, partition: int) -> int:
+        return self._resolver.topics.get(self.topic, self._info).group_ids[partition]
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -23,7 +23,7 @@ def test_a_ledger_round_trips(settled: set[int], chunk: set[int], number: int) -
 
 def test_the_largest_ledger_fits_a_stamp() -> None:
     everything = range(FIRST, FIRST + STRETCH_RECORDS)
-    ledger = RedriveLedger(FIRST, 2**63).with_chunk(everything).with_settled(everything)
+    ledger = RedriveLedger(FIRST, 2**63, group_id=2**63).with_chunk(everything).with_settled(everything)
     assert len(ledger.encode()) <= STAMP_BYTES_MAX
     assert RedriveLedger.decode(ledger.encode(), FIRST) == ledger
 
