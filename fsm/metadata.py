@@ -316,16 +316,19 @@ class Metadata:
         """Return the recoveries of all partitions, oldest first."""
         return self._tables.recoveries()
 
-    def kept_end_offset(self, partition: PartitionView, group_id: int) -> int | None:
-        """Return the lowest end of the logs that recoveries of a partition kept since `group_id` served it, or None without one.
+    def kept_end_offset(self, group_id: int, earlier_group_id: int) -> int | None:
+        """Return the lowest end of the logs that recoveries of a group's partition kept since an earlier group served it, or None without one.
 
-        Records that this group had from that offset on may be lost, and others may have their offsets.
+        Records that the earlier group had from that offset on may be lost, and others may have their offsets. 0 is an unknown group.
         """
+        partition = self.partition(group_id)
+        if partition is None or earlier_group_id in (0, group_id):
+            return None
         place = (partition.topic_id, partition.partition)
         ends = (
             one.log_end_offset
             for one in self.recoveries()
-            if (one.topic_id, one.partition) == place and one.group_id > group_id
+            if (one.topic_id, one.partition) == place and one.group_id > earlier_group_id
         )
         return min(ends, default=None)
 

@@ -185,11 +185,7 @@ class PartitionLog:
 
         Other records may have their offsets by now, so the reader would silently skip these. 0 stands for an unknown group.
         """
-        if group_id in (0, self.replica.group_id):
-            return
-        metadata = self._host.metadata.state_machine
-        partition = metadata.partition(self.replica.group_id)
-        end = metadata.kept_end_offset(partition, group_id) if partition is not None else None
+        end = self._host.metadata.state_machine.kept_end_offset(self.replica.group_id, group_id)
         if end is not None and offset > end:
             raise RequestError(
                 pb.OFFSET_OUT_OF_RANGE,

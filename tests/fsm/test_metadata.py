@@ -991,8 +991,9 @@ def test_a_recovered_partition_has_a_new_group_founded_by_the_kept_replica(clust
     )
     assert cluster.state.recovery(3) == cluster.state.recovery_from(1, kept.replica_id)
     assert all(cluster.state.is_replica_retired(1, replica.replica_id) for replica in old.replicas)
-    assert [cluster.state.kept_end_offset(new, group_id) for group_id in (1, 3)] == [7, None]
-    assert cluster.state.kept_end_offset(cluster.partition(2), 1) is None, "of another partition"
+    assert [cluster.state.kept_end_offset(3, group_id) for group_id in (1, 3, 0)] == [7, None, None]
+    assert cluster.state.kept_end_offset(2, 1) is None, "of another partition"
+    assert cluster.state.kept_end_offset(1, 1) is None, "a group that serves nothing any more"
     assert cluster.run(command) == done, "its proposer may repeat it"
     assert cluster.code(recover(cluster, old.replicas[0].replica_id)) == codes.UNKNOWN_PARTITION
 

@@ -225,11 +225,7 @@ class PartitionQueue:
 
     def kept_end(self, group_id: int) -> int | None:
         """Return the first sequence that may have been lost, and given again, since `group_id` led the partition. None: there is none."""
-        if group_id in (0, self.replica.group_id):
-            return None
-        metadata = self._host.metadata.state_machine
-        partition = metadata.partition(self.replica.group_id)
-        return metadata.kept_end_offset(partition, group_id) if partition is not None else None
+        return self._host.metadata.state_machine.kept_end_offset(self.replica.group_id, group_id)
 
     # ------------------------------------------------------------------------------------------------ messages
 
