@@ -38,14 +38,16 @@ class ReportReplicasRequest(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., uuid: _Optional[str] = ..., damaged: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., joined: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., stuck: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("group_id", "replica_id", "reason")
+    __slots__ = ("group_id", "replica_id", "reason", "revision")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     group_id: int
     replica_id: int
     reason: str
-    def __init__(self, group_id: _Optional[int] = ..., replica_id: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    revision: int
+    def __init__(self, group_id: _Optional[int] = ..., replica_id: _Optional[int] = ..., reason: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ReportReplicasResponse(_message.Message):
     __slots__ = ("metadata_revision",)

@@ -7,9 +7,10 @@ that is lost is repeated until metadata shows its effect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
@@ -19,7 +20,7 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.storage.log_store import ReplicaKey
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, NodeId
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +30,7 @@ for a healthy majority.
 """
 _REPORTED_MAX = 500
 """The most damaged replicas, or replicas that left, in one report."""
+_NO_REVISIONS: Final[Mapping[GroupId, int]] = MappingProxyType({})
 
 
 class DamageHost(Protocol):
@@ -79,6 +81,8 @@ class Moved:
     """Newcomers that vote."""
     stuck: dict[ReplicaKey, str] = field(default_factory=dict[ReplicaKey, str])
     """New replicas of moves that make no progress, with the reason."""
+    revisions: dict[GroupId, int] = field(default_factory=dict[GroupId, int])
+    """The revision of each group's partition for which this was found."""
 
 
 class ReportedDamage:
@@ -182,8 +186,10 @@ class DamageReports:
 
     async def tell_metadata_leader(self, damaged: list[ReplicaKey], moved: Moved) -> None:
         """Report damaged replicas that can be spared, retiring ones that left their groups, newcomers that vote, and moves that are stuck."""
-        content = [*(("damaged", key) for key in damaged), *(("left", key) for key in moved.left)]
-        content += [("joined", key) for key in moved.joined]
+        revisions = moved.revisions
+        content: list[tuple[object, ...]] = [("damaged", key) for key in damaged]
+        content += [("left", key, revisions.get(key.group_id)) for key in moved.left]
+        content += [("joined", key, revisions.get(key.group_id)) for key in moved.joined]
         content += [("stuck", key) for key in moved.stuck]
         if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
             return
@@ -192,9 +198,9 @@ class DamageReports:
                 broker_id=self._host.node_id,
                 uuid=self._host.node_uuid,
                 damaged=[_report(key) for key in damaged[:_REPORTED_MAX]],
-                left=[_report(key) for key in moved.left[:_REPORTED_MAX]],
-                joined=[_report(key) for key in moved.joined[:_REPORTED_MAX]],
-                stuck=[_report(key, reason) for key, reason in list(moved.stuck.items())[:_REPORTED_MAX]],
+                left=[_report(key, revisions=revisions) for key in moved.left[:_REPORTED_MAX]],
+                joined=[_report(key, revisions=revisions) for key in moved.joined[:_REPORTED_MAX]],
+                stuck=[_report(key, reason, revisions) for key, reason in list(moved.stuck.items())[:_REPORTED_MAX]],
             )
         )
         log.info(
@@ -206,5 +212,10 @@ class DamageReports:
         )
 
 
-def _report(key: ReplicaKey, reason: str = "") -> peer_pb.ReplicaReport:
-    return peer_pb.ReplicaReport(group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300])
+def _report(
+    key: ReplicaKey, reason: str = "", revisions: Mapping[GroupId, int] = _NO_REVISIONS
+) -> peer_pb.ReplicaReport:
+    revision = revisions.get(key.group_id, 0)
+    return peer_pb.ReplicaReport(
+        group_id=key.group_id, replica_id=key.replica_id, reason=reason[:300], revision=revision
+    )

@@ -288,6 +288,7 @@ class Reconciler:
         if partition is None:
             return
         target = partition_target(partition)
+        moved.revisions[replica.group_id] = partition.revision
         # known before the learners are, so that not one byte of a repair waits
         moving = moved_replicas(partition)
         further = further_replicas(metadata, partition)

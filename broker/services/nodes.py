@@ -246,17 +246,21 @@ class NodesService:
         """Replace damaged replicas, forget retiring ones that have left their groups, count newcomers that vote, and relieve stuck ones."""
         count = len(request.damaged) + len(request.left) + len(request.joined) + len(request.stuck)
         node = self._reporter(request.uuid, request.broker_id, count)
+        # as of the report's arrival: each of its own commands changes a partition
+        left, joined, stuck = (
+            list(filter(self._is_current, kind)) for kind in (request.left, request.joined, request.stuck)
+        )
         for report in request.damaged:
             if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):
                 command = ReplaceReplica(report.group_id, report.replica_id)
                 await self.leader.execute(command, Done, deadline)
-        for report in request.left:
+        for report in left:
             if self._may_speak_for(node, report) and self._is_retiring(report):
                 await self.leader.execute(RemoveReplica(report.group_id, report.replica_id), Done, deadline)
-        for report in request.joined:
+        for report in joined:
             if self._may_speak_for(node, report) and self._is_newcomer(report):
                 await self.leader.execute(AdmitReplica(report.group_id, report.replica_id), Done, deadline)
-        for report in request.stuck:
+        for report in stuck:
             partition = self._metadata.partition(report.group_id)
             if partition is None or not self._may_speak_for(node, report):
                 continue
@@ -272,6 +276,15 @@ class NodesService:
         if count > REPORTED_REPLICAS_MAX:
             raise RequestError(pb.INVALID_ARGUMENT, f"a report may name at most {REPORTED_REPLICAS_MAX} replicas")
         return node
+
+    def _is_current(self, report: peer_pb.ReplicaReport) -> bool:
+        """Return whether a report is about the present wish for its partition.
+
+        Scenario: a replica has left its group, and the report of that is late. The move is given up, the replica votes again, and begins to
+        move elsewhere. The old report would have the files of a voter deleted.
+        """
+        partition = self._metadata.partition(report.group_id)
+        return partition is not None and report.revision in (0, partition.revision)
 
     def _may_speak_for(self, node: NodeView, report: peer_pb.ReplicaReport) -> bool:
         """Return whether a node may report for a group. A late report is accepted if its sender still has a replica of the group."""

@@ -13,7 +13,9 @@ from raftmq.fsm.metadata_commands import (
     PartitionPlan,
     RaiseFeatureLevel,
     RemoveNode,
+    RemoveReplica,
     ReplaceReplica,
+    RevertReplicas,
     SetReplicas,
 )
 from raftmq.fsm.metadata_views import BalancingView
@@ -202,8 +204,9 @@ async def test_a_broker_that_cannot_take_a_replica_is_refused():
         draining = await refusal(node, move, request)
         assert (draining.code, "raftmq cluster undrain 4" in str(draining)) == (pb.FAILED_PRECONDITION, True)
         await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=4, is_ended=True), node.call())
-        await node._metadata(CreateTopic("u", "log", 1, {}, (PartitionPlan((4,)),)))
-        lost = node.metadata.state_machine.partition(3).replicas[0].replica_id
+        await node._metadata(CreateTopic("u", "log", 2, {}, (PartitionPlan((1, 4)),)))
+        node.leadership.claim(GroupId(3), Term(9), NodeId(1))
+        lost = node.metadata.state_machine.partition(3).replicas[1].replica_id
         await node._metadata(ReplaceReplica(3, lost))
         rebuilding = await refusal(node, move, request)
         assert (rebuilding.code, "rebuilds replicas" in str(rebuilding)) == (pb.FAILED_PRECONDITION, True)
@@ -304,3 +307,33 @@ async def test_a_move_that_is_reported_as_stuck_is_given_up_once():
         (described,) = (await node.balancing.describe_moves(pb.DescribeMovesRequest(), node.call())).given_up
         assert (described.topic, described.partition, list(described.to_broker_ids)) == ("t", 0, [4])
         assert described.reason == "no progress"
+
+
+async def test_a_late_report_confirms_and_undoes_no_newer_decision():
+    """A replica had left, came back when the move was given up, and began to leave again: its files were deleted while it voted."""
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+
+        async def move_to_4() -> peer_pb.ReplicaReport:
+            await node._metadata(SetReplicas(1, (1, 2, 4), machine.revision))
+            partition = machine.partition(1)
+            return peer_pb.ReplicaReport(
+                group_id=1, replica_id=partition.retiring[0].replica_id, revision=partition.revision
+            )
+
+        early = await move_to_4()
+        newcomer = machine.partition(1).replicas[2].replica_id
+        await node._metadata(RevertReplicas(1, machine.revision, "no progress"))
+        await node._metadata(RemoveReplica(1, newcomer))
+        late = await move_to_4()
+        assert late.replica_id == early.replica_id
+        stuck = peer_pb.ReplicaReport(
+            group_id=1, replica_id=machine.partition(1).replicas[2].replica_id, revision=early.revision
+        )
+        before = machine.partition(1)
+        report = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=[early], stuck=[stuck])
+        await node.nodes.report_replicas(report, node.call())
+        assert machine.partition(1) == before
+        report = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=[late])
+        await node.nodes.report_replicas(report, node.call())
+        assert machine.partition(1).retiring == ()
