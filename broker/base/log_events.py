@@ -58,6 +58,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "leader_elected": "A replica here leads its group",
     "leader_disk_hangs": "A write of a leader takes longer than an election, so it transfers its leadership. Check the disk",
     "membership_change_proposed": "A group led here changes its members",
+    "membership_target_outdated": "A group led here has carried out later metadata than this broker knows, and refuses earlier wishes. It ends when "
+    "the broker has caught up",
     "metadata_voters_chosen": "Other brokers vote on metadata from now on",
     "replica_quarantined": "A replica's data is damaged or missing. It is silent, its file is kept, and the others rebuild it. "
     "Check the disk",

@@ -127,6 +127,7 @@ class Reconciler:
         self.damage = DamageReports(host, reporter)
         self._stuck_moves = StuckMoves(host.loop.time, host.timing.move_stuck_seconds, host.is_copy_waiting)
         self._without_node_throttle = LogThrottle()
+        self._outdated_throttle = LogThrottle()
         # a group that needs nothing until its partition or its membership changes is not checked again, so that a quiet node stays quiet
         self._whole_at_version = -1
         self._settled: dict[GroupId, tuple[PartitionView, Membership]] = {}
@@ -401,6 +402,10 @@ class Reconciler:
         try:
             replica.propose_membership(change).add_done_callback(consume_exception)
         except RequestError:  # a change is under way, or this leader has just begun: the next round tries again
+            known = core.membership.revision
+            if target.revision < known and self._outdated_throttle.is_due(replica.group_id):
+                reason = f"revision {target.revision} is wanted, and {known} was carried out"
+                log.info("membership_target_outdated", group_id=replica.group_id, reason=reason)
             return False
         steps = ", ".join(f"{op.name.lower()} {replica_id}" for op, replica_id in change.steps)
         log.info("membership_change_proposed", group_id=replica.group_id, steps=steps)

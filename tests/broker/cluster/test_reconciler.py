@@ -18,6 +18,7 @@ from raftmq.fsm.metadata_views import BalancingView, PartitionView, ReplicaView
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
+from structlog.testing import capture_logs
 
 from tests.support.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
 from tests.support.broker.harness import StrictSupervisor, running
@@ -262,8 +263,11 @@ async def test_a_leader_with_older_metadata_adds_no_replica_that_was_reported_as
         cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
         behind = Host(cluster, other, older)
         looks = iter(range(20))
-        await rounds([behind], lambda: cluster.replica(GROUP, other).is_leader and next(looks, None) is None)
+        with capture_logs() as events:
+            await rounds([behind], lambda: cluster.replica(GROUP, other).is_leader and next(looks, None) is None)
         assert cluster.replica(GROUP, other).core.membership.member_ids == (1, 2)
+        (outdated,) = (event for event in events if event["event"] == "membership_target_outdated")
+        assert outdated["group_id"] == GROUP
 
 
 async def test_an_exchange_is_finished_by_the_next_leader():
