@@ -99,8 +99,8 @@ class Agenda:
     without_place: tuple[int, ...] = ()
     replan_at_ms: int | None = None
     """The time from which on a move that was given up may be planned again."""
-    was_empty: bool = False
-    """Whether the plan wanted no change."""
+    is_stuck: bool = False
+    """Whether no waiting change was possible in the last round although nothing moved."""
 
 
 class SizeSource(Protocol):
@@ -153,9 +153,12 @@ class Controller:
         return self._host.supervisor.step(Work.CONTROLLER)
 
     def is_at_rest(self, machine: Metadata) -> bool:
-        """Return whether the plan for the present metadata wants no change."""
-        agenda = self._agenda
-        return agenda.was_empty and agenda.layout_version == machine.layout_version
+        """Return whether the plan for the present metadata wants no change, except of partitions without a leader: nobody can make it."""
+        return self._agenda.layout_version == machine.layout_version and not self._is_going_on()
+
+    def _is_going_on(self) -> bool:
+        """Return whether a change that waits can be made as far as its partition is concerned."""
+        return any(self._is_led(change.group_id) for change, _ in self._agenda.waiting)
 
     @property
     def without_place(self) -> tuple[int, ...]:
@@ -166,7 +169,7 @@ class Controller:
 
     async def _move_replicas(self, metadata: Replica[Metadata]) -> None:
         machine = metadata.state_machine
-        available = available_nodes(machine, self._host.stability.is_stable)
+        available = available_nodes(machine, self._host.stability.is_stable, self._is_led)
         if not available:
             return
         await self._refresh_sizes(machine)
@@ -177,14 +180,19 @@ class Controller:
         commands = await self._next_commands(machine)
         if commands:
             await self._propose(metadata, commands)
-        elif machine.balancing.rebalance and self._is_rebalanced(machine):
+        elif (
+            machine.balancing.rebalance
+            and self._is_rebalanced(machine)
+            and metadata.core.last_index
+            == machine.applied_index  # a newer wish may be in the log, and would be withdrawn with this one
+        ):
             await self._propose(metadata, [SetBalancing(rebalance="")])
             log.info("rebalancing_done")
 
     async def _refresh_sizes(self, machine: Metadata) -> None:
         """Ask for the sizes of partitions if that is due, and plan with them. Sooner if an operator wants a rebalancing."""
         balancing, now = machine.balancing, self._host.loop.time()
-        if not balancing.may_move_replicas or self._agenda.waiting or self._unsettled(machine):
+        if not balancing.may_move_replicas or self._is_going_on() or self._unsettled(machine):
             return
         is_wished = balancing.rebalance == REBALANCE_REPLICAS
         interval = self._host.timing.size_check_seconds
@@ -202,7 +210,8 @@ class Controller:
             return True
         if agenda.replan_at_ms is not None and self._host.now_ms() >= agenda.replan_at_ms:
             return True
-        return not agenda.waiting and agenda.layout_version != machine.layout_version
+        # changes that are impossible for long, because brokers are down, must not hold up others
+        return (agenda.is_stuck or not agenda.waiting) and agenda.layout_version != machine.layout_version
 
     async def _plan(self, machine: Metadata, available: frozenset[int]) -> None:
         """Plan in a thread, because a plan for many partitions takes a while. Metadata may change in that time, so each change names a revision."""
@@ -219,7 +228,6 @@ class Controller:
         made = await self._host.loop.run_in_executor(None, plan)
         agenda.waiting.extend((change, revisions[change.group_id]) for change in made.changes)
         agenda.without_place = made.without_place
-        agenda.was_empty = not made.changes
         self._agenda = agenda
         if made.changes:
             log.info("moves_planned", partitions=len(made.changes))
@@ -235,7 +243,8 @@ class Controller:
         waiting, commands = self._agenda.waiting, list[SetReplicas]()
         if not waiting:
             return commands
-        room = machine.balancing.moves_max - moving_partitions(machine, self._is_connected, self._is_led)
+        moving = moving_partitions(machine, self._is_connected, self._is_led)
+        room = machine.balancing.moves_max - moving
         postponed: list[tuple[Change, int]] = []
         for _ in range(min(len(waiting), LOOKS_MAX)):
             if len(commands) >= COMMANDS_MAX:
@@ -251,6 +260,7 @@ class Controller:
             room -= is_move
             commands.append(SetReplicas(change.group_id, change.node_ids, revision))
         waiting.extend(postponed)
+        self._agenda.is_stuck = not commands and not moving
         return commands
 
     async def _is_possible(self, machine: Metadata, partition: PartitionView, change: Change) -> bool:
@@ -277,30 +287,23 @@ class Controller:
     def _is_rebalanced(self, machine: Metadata) -> bool:
         """Return whether the wish for one rebalancing is fulfilled: nothing is planned, nothing moves, and preferred leaders lead.
 
-        Partitions that have lost their majority do not count. Otherwise the wish would stand until they are recovered or deleted.
+        Partitions without a leader do not count. Otherwise the wish would stand until they are recovered or deleted.
         """
         available = self._agenda.available
         if not self.is_at_rest(machine) or self._unsettled(machine):
             return False
         return all(
-            self._leader_of(group_id) == partition.replicas[0].node_id
+            self._leader_of(group_id) in (NO_NODE, partition.replicas[0].node_id)
             for topic in machine.topics()
             for group_id in topic.group_ids
             if (partition := machine.partition(group_id)) is not None
             and partition.replicas
             and partition.replicas[0].node_id in available
-            and not self._is_stopped(partition)
         )
 
     def _unsettled(self, machine: Metadata) -> list[PartitionView]:
-        """Return the partitions that move or are rebuilt, without those that have lost their majority: they cannot."""
-        return [partition for partition in machine.unsettled_partitions() if not self._is_stopped(partition)]
-
-    def _is_stopped(self, partition: PartitionView) -> bool:
-        """Return whether a partition has no leader, and cannot elect one because at most half of its brokers are connected."""
-        node_ids = {replica.node_id for replica in (*partition.replicas, *partition.retiring)}
-        connected = sum(1 for node_id in node_ids if self._is_connected(node_id))
-        return 2 * connected <= len(node_ids) and not self._is_led(partition.group_id)
+        """Return the partitions that move or are rebuilt, without those that have no leader: they cannot."""
+        return [partition for partition in machine.unsettled_partitions() if self._is_led(partition.group_id)]
 
     def _is_connected(self, node_id: int) -> bool:
         return self._host.is_connected(NodeId(node_id))

@@ -129,11 +129,18 @@ def describe_layout(
     )
 
 
-def available_nodes(metadata: Metadata, is_stable: Callable[[int], bool]) -> frozenset[int]:
-    """Return the nodes that may be given replicas and leaderships: active, stable, and not rebuilding replicas that they lost."""
+def available_nodes(
+    metadata: Metadata, is_stable: Callable[[int], bool], is_led: Callable[[int], bool]
+) -> frozenset[int]:
+    """Return the nodes that may be given replicas and leaderships: active, stable, and not rebuilding replicas that they lost.
+
+    Replicas of groups without a leader are not rebuilt. Scenario: a disk was given up although partitions lost their majority with it. The
+    broker would get nothing, and the drain of another one would wait for it, until these partitions are recovered or deleted.
+    """
     rebuilding = {
         replica.node_id
         for partition in metadata.unsettled_partitions()
+        if is_led(partition.group_id)
         for replica in partition.replicas
         if any(gone.is_lost and gone.seat == replica.seat for gone in partition.retiring)
     }

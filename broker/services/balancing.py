@@ -227,7 +227,11 @@ class BalancingService:
 
     def _layout(self, sizes: dict[int, int] | None = None) -> Layout:
         """Describe the layout. A broker that joined a moment ago may be given replicas: the controller only waits a little."""
-        available = available_nodes(self._metadata, lambda node_id: self._host.is_connected(NodeId(node_id)))
+        available = available_nodes(
+            self._metadata,
+            lambda node_id: self._host.is_connected(NodeId(node_id)),
+            lambda group_id: self._host.is_led(GroupId(group_id)),
+        )
         return describe_layout(self._metadata, self._host.limits.partitions_max, available, self._host.now_ms(), sizes)
 
     async def _made(self, layout: Layout, *, is_automatic: bool, leaders_only: bool = False) -> BalancePlan:

@@ -131,7 +131,7 @@ class ReplicaPlacementService:
             raise RequestError(
                 pb.FAILED_PRECONDITION, f"broker {node_id} is unreachable: start it first, or name another one"
             )
-        if node_id not in available_nodes(metadata, self._is_connected):
+        if node_id not in available_nodes(metadata, self._is_connected, self._is_led):
             raise RequestError(
                 pb.FAILED_PRECONDITION,
                 f"broker {node_id} rebuilds replicas that it lost: wait until that is done, or name another one",
@@ -144,6 +144,9 @@ class ReplicaPlacementService:
 
     def _is_connected(self, node_id: int) -> bool:
         return self._host.is_connected(NodeId(node_id))
+
+    def _is_led(self, group_id: int) -> bool:
+        return self._host.is_led(GroupId(group_id))
 
     # ------------------------------------------------------------------------------------------------ replication factor
 
@@ -177,7 +180,7 @@ class ReplicaPlacementService:
         metadata = self._metadata
         found = (metadata.partition(group_id) for group_id in topic.group_ids)
         partitions = [partition for partition in found if partition is not None]
-        available = available_nodes(metadata, self._is_connected)
+        available = available_nodes(metadata, self._is_connected, self._is_led)
         layout = describe_layout(metadata, self._host.limits.partitions_max, available, self._host.now_ms())
         growth = plan_replacements(
             [WantedPartition(partition, replication_factor) for partition in partitions],

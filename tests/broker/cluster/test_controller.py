@@ -1,4 +1,4 @@
-"""The controller's pure parts choose the brokers that may be given replicas, and the partitions that may move."""
+"""The controller chooses the brokers that may be given replicas, and the partitions that may move, and comes to an end."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.controller import Controller
 from raftmq.broker.cluster.layout import available_nodes, describe_layout, moving_partitions, refusal_of_move
 from raftmq.broker.cluster.peer_readiness import PeerReadiness
 from raftmq.broker.cluster.replacement_plan import wanted_partition
 from raftmq.broker.cluster.stability import Stability
+from raftmq.broker.replica.leadership_table import LeadershipTable
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_views import NodeView
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import NodeId
+from raftmq.types import GroupId, NodeId, Term
 
 from tests.support.fsm.harness import MetadataLog
 
@@ -119,12 +122,12 @@ def test_a_cluster_is_calm_again_some_time_after_it_lost_a_broker(returns):
 
 def test_a_draining_an_unstable_and_a_rebuilding_broker_are_given_nothing():
     cluster = Cluster()
-    assert available_nodes(cluster.machine, everyone) == {1, 2, 3, 4}
-    assert available_nodes(cluster.machine, lambda node_id: node_id != 2) == {1, 3, 4}
+    assert available_nodes(cluster.machine, everyone, everyone) == {1, 2, 3, 4}
+    assert available_nodes(cluster.machine, lambda node_id: node_id != 2, everyone) == {1, 3, 4}
     cluster.run(mc.SetNodeState(4, "draining"))
-    assert available_nodes(cluster.machine, everyone) == {1, 2, 3}
+    assert available_nodes(cluster.machine, everyone, everyone) == {1, 2, 3}
     cluster.run(mc.ReplaceReplica(1, cluster.partition.replicas[1].replica_id))
-    assert available_nodes(cluster.machine, everyone) == {1, 3}
+    assert available_nodes(cluster.machine, everyone, everyone) == {1, 3}
 
 
 def test_a_partition_that_moves_or_lacks_a_replica_stays_as_it_is():
@@ -152,6 +155,130 @@ def test_partitions_that_lost_their_majority_do_not_delay_the_others():
     cluster.run(mc.RemoveNode(4, is_forced=True))
     assert len(cluster.machine.unsettled_partitions()) == len(plans)
     assert moving_partitions(cluster.machine, everyone, lambda group_id: group_id == 1) == 0
+
+
+def test_a_broker_that_cannot_rebuild_partitions_without_a_majority_is_given_others():
+    """A disk was given up although a partition lost its majority with it. The broker got nothing more, and no drain ended."""
+    cluster = Cluster()
+    cluster.run(mc.CreateTopic("lost", "log", 1, {}, (mc.PartitionPlan((4,)),)))
+    disk = mc.RegisterNode("new", 4, "h4:1", "h4:2", "", "host-4", "", "1", FEATURE_LEVEL, replaces_lost=True)
+    cluster.run(disk)
+    assert available_nodes(cluster.machine, everyone, everyone) == {1, 2, 3}
+    assert available_nodes(cluster.machine, everyone, lambda group_id: group_id == 1) == {1, 2, 3, 4}
+
+
+# ---------------------------------------------------------------------------------------------------------- rounds
+
+
+class Carrier:
+    """The metadata leader of a `Cluster`, and its controller. Replicas join and leave their groups when a test says so."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.state_machine = cluster.machine
+        self.is_leader = True
+        self.core = SimpleNamespace(last_index=0)
+        self.limits, self.timing = Limits(), Timing()
+        self.loop = asyncio.get_running_loop()
+        self.leadership = LeadershipTable(lambda group_id: None, lambda node_id: "")
+        self.stability = SimpleNamespace(is_stable=everyone)
+        self.leaderless: set[int] = set()
+        self.controller = Controller(self, SimpleNamespace(is_ready=self._is_ready), SimpleNamespace(sizes=self._sizes))
+        self._cluster = cluster
+        self._elect()
+
+    def _elect(self):
+        """Have the preferred leaders lead."""
+        for topic in self.state_machine.topics():
+            for group_id in topic.group_ids:
+                partition = self.state_machine.partition(group_id)
+                self.leadership.claim(
+                    GroupId(group_id), Term(partition.revision), NodeId(partition.replicas[0].node_id)
+                )
+
+    async def _is_ready(self, node_id):
+        return True
+
+    async def _sizes(self):
+        return {}
+
+    def is_connected(self, node_id):
+        return True
+
+    def is_led(self, group_id):
+        return group_id not in self.leaderless
+
+    def now_ms(self):
+        return 0
+
+    def propose(self, proposals):
+        applied = self.loop.create_future()
+        applied.set_result([self._cluster.run(mc.decode_command(one.payload)) for one in proposals])
+        return None, applied
+
+    async def round(self, applied=True):
+        self.core.last_index = self.state_machine.applied_index + (not applied)
+        await self.controller._move_replicas(self)
+
+    def settle(self):
+        """Carry out all moves of partitions that have a leader."""
+        for partition in self.state_machine.unsettled_partitions():
+            if partition.group_id not in self.leaderless:
+                for gone in partition.retiring:
+                    self._cluster.run(mc.RemoveReplica(partition.group_id, gone.replica_id))
+        self._elect()
+
+
+def holders(cluster, group_id):
+    return {replica.node_id for replica in cluster.machine.partition(group_id).replicas}
+
+
+async def test_a_partition_without_a_leader_holds_up_no_drain_of_others():
+    """It stayed on the plan, and no other plan was made: a partition that was being moved when the drain began was never moved again."""
+    cluster = Cluster()
+    cluster.run(mc.CreateTopic("lost", "log", 1, {}, (mc.PartitionPlan((3,)),)))
+    carrier = Carrier(cluster)
+    carrier.leaderless = {2}
+    cluster.move(4, 2, 3)
+    cluster.run(mc.SetNodeState(3, "draining"))
+    for _ in range(3):
+        await carrier.round()
+        assert holders(cluster, 1) == {4, 2, 3}
+    carrier.settle()
+    for _ in range(3):
+        await carrier.round()
+        carrier.settle()
+    assert holders(cluster, 1) == {1, 2, 4}
+    carrier.leaderless = set()
+    await carrier.round()
+    assert holders(cluster, 2) != {3}, "it moves as soon as it has a leader"
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+async def test_a_wish_to_rebalance_ends_although_a_partition_on_connected_brokers_has_no_leader(is_settled):
+    """The damaged replica of a connected broker has no leader either. The wish stood until the partition was recovered or deleted."""
+    cluster = Cluster()
+    cluster.run(mc.SetBalancing(auto_balance=False))
+    cluster.run(mc.CreateTopic("lost", "log", 1, {}, (mc.PartitionPlan((4,)),)))
+    carrier = Carrier(cluster)
+    carrier.leaderless = {2}
+    if not is_settled:
+        cluster.run(mc.ReplaceReplica(2, cluster.machine.partition(2).replicas[0].replica_id))
+    cluster.run(mc.SetBalancing(rebalance="replicas"))
+    for _ in range(4):
+        await carrier.round()
+    assert not cluster.machine.balancing.rebalance
+
+
+async def test_a_wish_to_rebalance_is_not_withdrawn_with_an_earlier_one():
+    """A newer wish that was in the log and not applied yet was erased."""
+    cluster = Cluster()
+    cluster.run(mc.SetBalancing(rebalance="leaders"))
+    carrier = Carrier(cluster)
+    for _ in range(4):
+        await carrier.round(applied=False)
+    assert cluster.machine.balancing.rebalance == "leaders"
+    await carrier.round()
+    assert not cluster.machine.balancing.rebalance
 
 
 # ---------------------------------------------------------------------------------------------------------- moves
