@@ -117,6 +117,8 @@ class PartitionLeaders:
     async def forget(self, group: str, last_epoch: int, call: Call) -> int:
         """Forget a group's offsets in all partitions, but not those of owners after `last_epoch`: a new group may have members already.
 
+        A node that is down is asked only if it led a partition that has had no other leader since.
+
         Return the number of partitions that had some.
 
         Raises:
@@ -125,10 +127,13 @@ class PartitionLeaders:
         request = peer_pb.WriteOffsetsRequest(
             metadata_revision=self._revision, group=group, owner_epoch=last_epoch, forget=True
         )
+        leading, _ = self._calls.by_leader(self._log_partitions())
+        nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
         answers = await asyncio.gather(
             *(
-                self._calls.ask(NodeId(node.node_id), request, self._offsets.write_offsets, call)
-                for node in self._host.metadata.state_machine.nodes()
+                self._calls.ask(node_id, request, self._offsets.write_offsets, call)
+                for node_id in nodes
+                if node_id in leading or self._host.is_connected(node_id)
             ),
             return_exceptions=True,
         )

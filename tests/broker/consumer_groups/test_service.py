@@ -10,7 +10,7 @@ from raftmq.broker.consumer_groups.assignor_process import PlanError
 from raftmq.broker.consumer_groups.planner import Plan, PlanRequest
 from raftmq.offset_ranges import encode_ranges
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import METADATA_GROUP_ID, NodeId
+from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 
 from tests.support.broker.harness import Harness, batch, running
 
@@ -862,6 +862,20 @@ async def test_a_group_of_commits_only_is_deleted_too(node: Harness) -> None:
     described = await node.groups_service.describe(pb.DescribeGroupRequest(group="g"), node.call())
     assert (described.group.state, described.offsets[0].offset) == ("empty", 4)
     assert (await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())).partitions == 1
+
+
+async def test_a_group_is_deleted_while_a_broker_that_leads_nothing_is_down(node: Harness) -> None:
+    """No group could be deleted until the broker returned or was removed."""
+    topic = await node.topic()
+    await node.append(topic, batch(10))
+    await node.register(2, "uuid-2")
+    assert await Member(node, "", "g").commit((topic.topic_id, 0), 4) == 0
+    assert (await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())).partitions == 1
+    group_id = GroupId(topic.partitions[0].group_id)
+    node.leadership.claim(group_id, Term(99), NodeId(2))
+    with pytest.raises(RequestError) as raised:
+        await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())
+    assert code_of(raised) == pb.NO_LEADER, "its partition has no other leader"
 
 
 class VirtualTime:
