@@ -182,7 +182,7 @@ class Controller:
             await self._propose(metadata, commands)
         elif (
             machine.balancing.rebalance
-            and self._is_rebalanced(machine)
+            and await self._is_rebalanced(machine)
             and metadata.core.last_index
             == machine.applied_index  # a newer wish may be in the log, and would be withdrawn with this one
         ):
@@ -284,22 +284,25 @@ class Controller:
         if len(refused) < len(results):
             log.info("moves_begun", partitions=len(results) - len(refused))
 
-    def _is_rebalanced(self, machine: Metadata) -> bool:
+    async def _is_rebalanced(self, machine: Metadata) -> bool:
         """Return whether the wish for one rebalancing is fulfilled: nothing is planned, nothing moves, and preferred leaders lead.
 
-        Partitions without a leader do not count. Otherwise the wish would stand until they are recovered or deleted.
+        Partitions without a leader, and brokers that may not lead because they are not ready, do not count. Otherwise the wish would stand
+        until an operator repairs them.
         """
-        available = self._agenda.available
         if not self.is_at_rest(machine) or self._unsettled(machine):
             return False
-        return all(
-            self._leader_of(group_id) in (NO_NODE, partition.replicas[0].node_id)
+        missing = {
+            partition.replicas[0].node_id
             for topic in machine.topics()
             for group_id in topic.group_ids
             if (partition := machine.partition(group_id)) is not None
             and partition.replicas
-            and partition.replicas[0].node_id in available
-        )
+            and partition.replicas[0].node_id in self._agenda.available
+            and self._leader_of(group_id) not in (NO_NODE, partition.replicas[0].node_id)
+        }
+        are_ready = [await self._readiness.is_ready(NodeId(node_id)) for node_id in sorted(missing)]
+        return not any(are_ready) and self.is_at_rest(machine)  # a newer wish may have been applied in the meantime
 
     def _unsettled(self, machine: Metadata) -> list[PartitionView]:
         """Return the partitions that move or are rebuilt, without those that have no leader: they cannot."""

@@ -182,6 +182,7 @@ class Carrier:
         self.leadership = LeadershipTable(lambda group_id: None, lambda node_id: "")
         self.stability = SimpleNamespace(is_stable=everyone)
         self.leaderless: set[int] = set()
+        self.unready: set[int] = set()
         self.controller = Controller(self, SimpleNamespace(is_ready=self._is_ready), SimpleNamespace(sizes=self._sizes))
         self._cluster = cluster
         self._elect()
@@ -196,7 +197,7 @@ class Carrier:
                 )
 
     async def _is_ready(self, node_id):
-        return True
+        return node_id not in self.unready
 
     async def _sizes(self):
         return {}
@@ -266,6 +267,20 @@ async def test_a_wish_to_rebalance_ends_although_a_partition_on_connected_broker
     cluster.run(mc.SetBalancing(rebalance="replicas"))
     for _ in range(4):
         await carrier.round()
+    assert not cluster.machine.balancing.rebalance
+
+
+async def test_a_wish_to_rebalance_ends_although_a_broker_may_not_lead():
+    """No leadership is given to a broker whose disk is full or whose clock is wrong. The wish stood until an operator repaired it."""
+    cluster = Cluster()
+    cluster.run(mc.SetBalancing(rebalance="leaders"))
+    carrier = Carrier(cluster)
+    carrier.leadership.claim(GroupId(1), Term(99), NodeId(2))
+    for _ in range(4):
+        await carrier.round()
+    assert cluster.machine.balancing.rebalance == "leaders"
+    carrier.unready = {1}
+    await carrier.round()
     assert not cluster.machine.balancing.rebalance
 
 
