@@ -225,6 +225,10 @@ class PeerDirectory:
         node = replica.state_machine.node_by_uuid(uuid) if replica is not None else None
         return node is not None and node.node_id == node_id
 
+    def refused_versions(self) -> dict[NodeId, str]:
+        """Return the members that speak no wire version of this node, with words about it."""
+        return self._transport.refused_versions()
+
     def refused_directories(self) -> dict[NodeId, str]:
         """Return the members that are not connected and of which an older or a second data directory was refused, with the reason."""
         return {

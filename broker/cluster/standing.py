@@ -141,6 +141,10 @@ class Standing:
             f"--broker-id {node_id}"
             for node_id, text in sorted(self._peers.refused_directories().items())
         ]
+        said += [
+            f"broker {node_id} is not connected: {text}"
+            for node_id, text in sorted(self._peers.refused_versions().items())
+        ]
         return said + [
             f"another cluster is at {address}: {answer}. If this cluster was formed twice, stop the newer one. If its metadata was recovered, "
             "see raftmq recover rejoin"

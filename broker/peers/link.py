@@ -54,6 +54,8 @@ class Link:
         self.protocol: Outbound | None = None
         self.peer: Hello | None = None
         """The description that the peer gave of itself when it was last connected."""
+        self.refused: FrameError | None = None
+        """Why the last attempt to connect was refused by either side. None if it was not."""
         self.is_told_up = False
         """Whether the handler was told that the control channel is open, and not yet that it was lost."""
         self.pending: Parts = []
@@ -129,6 +131,7 @@ class Link:
         delay = self._owner.timing.reconnect_min_seconds
         refusal = ""
         while True:
+            refused = None
             try:
                 # not `wait_for`: in Python 3.11 it swallows a cancellation that comes with the answer, so a closed link continued
                 async with asyncio.timeout(self._owner.timing.connect_timeout_seconds):
@@ -137,6 +140,7 @@ class Link:
                 if self.channel is Channel.CONTROL:
                     self._tell(self._owner.handler.on_peer_refused)
             except FrameError as error:
+                refused = error
                 # it repeats until an operator acts, on all three channels for the same reason, so it is logged once
                 if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
@@ -151,11 +155,12 @@ class Link:
                 self._owner.handler.record_failure(Work.PEERS, error)
             else:
                 opened_at = self.loop.time()
-                refusal = ""
+                refusal, self.refused = "", None
                 await self._hold(protocol)
                 if self.loop.time() - opened_at > self._owner.timing.reconnect_max_seconds:
                     delay = self._owner.timing.reconnect_min_seconds
                     continue  # immediately: a refusal now is the evidence that the process is dead
+            self.refused = refused
             self._tried.set()
             await asyncio.sleep(delay * (0.75 + 0.5 * self._owner.uniform()))
             delay = min(2 * delay, self._owner.timing.reconnect_max_seconds)

@@ -300,6 +300,14 @@ class PeerTransport:
             if channel is Channel.CONTROL
         }
 
+    def refused_versions(self) -> dict[NodeId, str]:
+        """Return the peers that speak no wire version of this node, with words about it."""
+        return {
+            node_id: str(link.refused)
+            for (node_id, channel), link in self._links.items()
+            if channel is Channel.CONTROL and isinstance(link.refused, WireVersionError)
+        }
+
     def unsent_bytes_max(self) -> int:
         """Return the unsent bytes of the peer channel with the most."""
         return max((link.unsent_bytes for link in self._links.values()), default=0)

@@ -14,3 +14,10 @@ async def test_a_node_that_metadata_does_not_show_is_answered(nodes):
         while not one.transport.is_connected(two.view.node_id):
             await asyncio.sleep(0.01)
     assert one.transport.connections() == {two.view.node_id: True}
+
+
+async def test_a_broker_of_a_version_without_a_common_protocol_is_named_with_the_reason(nodes, monkeypatch):
+    """`raftmq cluster status` said only that it is not connected."""
+    one = await nodes.serve("one", bootstrap=True)
+    monkeypatch.setattr(one.transport, "refused_versions", lambda: {2: "no common wire version: ..."})
+    assert "broker 2 is not connected: no common wire version: ..." in one.standing.warnings()

@@ -77,8 +77,16 @@ async def test_nodes_without_a_common_version_do_not_connect_and_both_ranges_are
             while not any(event["event"] == "peer_refused_connection" for event in events):
                 await asyncio.sleep(0.001)
         assert not one.is_connected(2)
+        async with asyncio.timeout(10):
+            while not one.refused_versions():
+                await asyncio.sleep(0.001)
+        said = one.refused_versions()[2]
+        two.wire_versions = mine
+        assert await at_one.events.get() == ("up", 2)
+        assert one.refused_versions() == {}
     (reason,) = (event["reason"] for event in events if event["event"] == "peer_refused_connection")
     assert "no common wire version: broker 2 speaks 2 to 3, and broker 1 speaks " in reason
+    assert said == reason
 
 
 async def test_a_visit_without_a_common_version_ends_with_a_typed_error():
