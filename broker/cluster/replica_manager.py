@@ -371,7 +371,9 @@ class ReplicaManager:
     def _end_service(self, key: ReplicaKey) -> None:
         self._engine.remove_group(key.group_id)
         self._unserved_doubts.add(key.group_id)
-        self._engine.leadership.forget(key.group_id)
+        is_deleted = self._metadata is None or self._metadata.partition(key.group_id) is None
+        if is_deleted or self._engine.leadership.get(key.group_id).node_id == self._node_id:
+            self._engine.leadership.forget(key.group_id)
         self._on_changed(key.group_id)
 
     # ------------------------------------------------------------------------------------------------ unserved replicas

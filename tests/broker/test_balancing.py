@@ -17,6 +17,7 @@ from raftmq.fsm.metadata_commands import (
     RemoveNode,
     SetBalancing,
     SetNodeState,
+    SetReplicas,
     SetReplicationFactor,
     encode_command,
 )
@@ -112,6 +113,20 @@ async def test_a_broker_that_joins_stays_empty_while_balancing_is_paused(nodes: 
     await change([one, two, third], SetBalancing(rebalance="replicas"))
     await until(lambda: sorted(counts(one)) == [1, 1, 2] and is_settled(one))
     await until(lambda: not one.view.metadata.state_machine.balancing.rebalance)
+
+
+async def test_a_broker_still_knows_the_leader_of_a_partition_that_moved_away(nodes: Nodes) -> None:
+    """It told clients that there is none, and its controller took the partition for one without a leader, until the leader repeated its claim."""
+    running = await cluster_of(nodes, 3)
+    one = running[0]
+    await new_topic(one, 1, 2)
+    (partition,) = partitions(one)
+    group_id = GroupId(partition.group_id)
+    leaving = running[partition.replicas[1].node_id - 1]
+    stays, comes = partition.replicas[0].node_id, 6 - sum(replica.node_id for replica in partition.replicas)
+    await change(running, SetReplicas(group_id, (stays, comes), partition.revision))
+    await until(lambda: group_id not in leaving.engine.replicas)
+    assert leaving.view.leadership.get(group_id).node_id in (stays, comes)
 
 
 async def test_a_wish_to_rebalance_ends_although_partitions_have_lost_their_majority(nodes: Nodes) -> None:
