@@ -227,11 +227,11 @@ class OffsetsService:
         count = 0
         for topic_id, number in self._known_here(group):
             partition = self._locator.locate(topic_id, number)
-            if 0 < last_epoch < partition.offsets.of(group).owner_epoch:
+            known = partition.offsets.of(group)
+            if 0 < last_epoch < known.owner_epoch:
                 continue  # opened by a member of a group that was created since the deletion
-            # also forget offsets that a leader with a fast clock wrote
-            before_ms = max(self._host.now_ms(), partition.replica.core.log.append_time_ms) + 1
-            count += await partition.offsets.forget((group,), before_ms, deadline)
+            # one that is being opened or committed by such a member stays, too, and the clock of the leader that wrote it does not matter
+            count += await partition.offsets.forget((group,), known.touched_time_ms + 1, deadline)
         return count
 
 

@@ -9,6 +9,7 @@ from raftmq.broker.base.request_error import RequestError, timed_out
 from raftmq.broker.consumer_groups.assignor_process import PlanError
 from raftmq.broker.consumer_groups.planner import Plan, PlanRequest
 from raftmq.offset_ranges import encode_ranges
+from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 
@@ -862,6 +863,24 @@ async def test_a_group_of_commits_only_is_deleted_too(node: Harness) -> None:
     described = await node.groups_service.describe(pb.DescribeGroupRequest(group="g"), node.call())
     assert (described.group.state, described.offsets[0].offset) == ("empty", 4)
     assert (await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())).partitions == 1
+
+
+async def test_a_deletion_keeps_an_offset_whose_commit_is_under_way(node: Harness) -> None:
+    """It was acknowledged, and forgotten at once."""
+    topic = await node.topic()
+    await node.append(topic, batch(10))
+    part, member = (topic.topic_id, 0), Member(node, "", "g")
+    assert await member.commit(part, 4) == 0
+    node.clock_ms += 1
+    node.hold_commits = True
+    committing = asyncio.create_task(member.commit(part, 7))
+    await asyncio.sleep(0.01)
+    request = peer_pb.WriteOffsetsRequest(group="g", owner_epoch=99, forget=True)
+    forgetting = asyncio.create_task(node.offsets.write_offsets(request, node.call()))
+    await asyncio.sleep(0.01)
+    node.release_commits()
+    assert (await committing, (await forgetting).forgotten) == (0, 0)
+    assert node.partition(topic).offsets.of("g").offset == 7
 
 
 async def test_a_group_is_deleted_while_a_broker_that_leads_nothing_is_down(node: Harness) -> None:
