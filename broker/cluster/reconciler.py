@@ -125,7 +125,9 @@ class Reconciler:
         self._metadata_voters_max = metadata_voters_max
         self._on_the_way: dict[GroupId, _CatchUp] = {}
         self.damage = DamageReports(host, reporter)
-        self._stuck_moves = StuckMoves(host.loop.time, host.timing.move_stuck_seconds, host.is_copy_waiting)
+        self._stuck_moves = StuckMoves(
+            host.loop.time, host.timing.move_stuck_seconds, host.is_copy_waiting, host.is_connected
+        )
         self._without_node_throttle = LogThrottle()
         self._outdated_throttle = LogThrottle()
         # a group that needs nothing until its partition or its membership changes is not checked again, so that a quiet node stays quiet

@@ -1,7 +1,7 @@
 """Notice that the new replica of a move, or of a raised replication factor, makes no progress, on the leader of its partition.
 
 Progress is an acknowledged entry, or a row of a snapshot beyond all that were sent before. A replica that waits for the rate of moves or for the
-end of other snapshots, or that has everything, is not stuck. Nothing is stored: the next leader measures again.
+end of other snapshots, or that is reachable and has everything, is not stuck. Nothing is stored: the next leader measures again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ class StuckMoves:
     """The new replicas of the partitions that one node leads."""
 
     def __init__(
-        self, now: Callable[[], float], stuck_seconds: float, is_waiting: Callable[[Replica[StateMachine]], bool]
+        self,
+        now: Callable[[], float],
+        stuck_seconds: float,
+        is_waiting: Callable[[Replica[StateMachine]], bool],
+        is_connected: Callable[[NodeId], bool],
     ) -> None:
         """Take the parts.
 
@@ -34,10 +38,12 @@ class StuckMoves:
             now: Returns loop time.
             stuck_seconds: The time without progress after which a replica is stuck.
             is_waiting: Returns whether a copy of a group waits for its turn.
+            is_connected: Returns whether a node is reachable.
         """
         self._now = now
         self._stuck_seconds = stuck_seconds
         self._is_waiting = is_waiting
+        self._is_connected = is_connected
         self._seen: dict[ReplicaKey, _Seen] = {}
 
     def observe(self, replica: Replica[StateMachine], new: frozenset[ReplicaId]) -> list[ReplicaKey]:
@@ -63,7 +69,8 @@ class StuckMoves:
             self._seen[key] = _Seen(match_index, streamed_rows, now)
             return False
         is_progress = match_index > seen.match_index or streamed_rows > seen.streamed_rows
-        if is_progress or match_index >= replica.core.commit_index or self._is_waiting(replica):
+        is_whole = match_index >= replica.core.commit_index and self._is_connected(replica.node_of(key.replica_id))
+        if is_progress or is_whole or self._is_waiting(replica):
             seen.match_index, seen.at = match_index, now
             seen.streamed_rows = max(seen.streamed_rows, streamed_rows)
         return self.is_stuck(key)

@@ -320,6 +320,37 @@ async def test_a_newcomer_that_is_unreachable_is_not_promoted():
         )
 
 
+async def test_a_move_to_a_broker_that_dies_with_a_complete_copy_is_reported_as_stuck():
+    """Without new records it lacked nothing, so the move was never given up, and the drain that waited for it never ended."""
+    async with EngineCluster(2) as cluster:
+        cluster.create_group(GROUP, voters=(1,))
+        leader = await cluster.leader(GROUP, among=(1,))
+        cluster.add_empty(GROUP, 2)
+        desired = Desired(1)
+        desired.partition_view = msgspec.structs.replace(
+            desired.partition_view,
+            replicas=(ReplicaView(2, 2, inherited_seat=1),),
+            retiring=(ReplicaView(1, 1),),
+            revision=2,
+        )
+        host = Host(cluster, 1, desired)
+        host.timing = dataclasses.replace(TIMING, move_stuck_seconds=0.2)
+        reconciler = reconciler_of(host)
+        async with asyncio.timeout(30):
+            while leader.core.match_index(2) < leader.core.last_index or leader.core.membership.learners != (2,):
+                await reconciler.round()
+                reconciler._on_the_way.clear()
+                await asyncio.sleep(0.02)
+        cluster.isolate(2)
+        async with asyncio.timeout(5):
+            while not host.reports:
+                await reconciler.round()
+                await asyncio.sleep(0.02)
+        (report,) = host.reports
+        assert [(r.group_id, r.replica_id) for r in report.stuck] == [(GROUP, 2)]
+        assert "unreachable" in report.stuck[0].reason
+
+
 class Several(Desired):
     """The metadata of several partitions, whose groups have replica 1 alone."""
 
