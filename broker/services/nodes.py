@@ -10,7 +10,12 @@ import structlog
 from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.membership_plan import has_healthy_majority
-from raftmq.broker.cluster.replacement_plan import further_replicas, moved_replicas, plan_elsewhere
+from raftmq.broker.cluster.replacement_plan import (
+    further_replicas,
+    moved_replicas,
+    plan_elsewhere,
+    wanted_partition,
+)
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.host import ServiceHost
 from raftmq.broker.services.messages import node_message
@@ -25,6 +30,7 @@ from raftmq.fsm.metadata_commands import (
     RemoveReplica,
     ReplaceReplica,
     RevertReplicas,
+    SetReplicas,
 )
 from raftmq.fsm.metadata_views import NodeView, PartitionView
 from raftmq.fsm.node_lineage import Lineage
@@ -309,8 +315,12 @@ class NodesService:
         )
 
     async def _place_elsewhere(self, partition: PartitionView, report: peer_pb.ReplicaReport, deadline: float) -> None:
-        """Place a further replica on another broker. If there is none, the leader keeps trying, as the topic still wants the replica."""
+        """Place a further replica on another broker. If there is none, the leader keeps trying, unless the topic wants fewer replicas again."""
         metadata, most = self._metadata, self._host.limits.partitions_max
+        if len(partition.replicas) > wanted_partition(metadata, partition).replication_factor:
+            kept = tuple(one.node_id for one in partition.replicas if one.replica_id != report.replica_id)
+            await self.leader.execute(SetReplicas(partition.group_id, kept, partition.revision), Done, deadline)
+            return
         nodes = metadata.nodes()
         command = plan_elsewhere(
             partition,

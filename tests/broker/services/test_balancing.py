@@ -17,6 +17,7 @@ from raftmq.fsm.metadata_commands import (
     ReplaceReplica,
     RevertReplicas,
     SetReplicas,
+    SetReplicationFactor,
 )
 from raftmq.fsm.metadata_views import BalancingView
 from raftmq.proto import peer_pb2 as peer_pb
@@ -307,6 +308,21 @@ async def test_a_move_that_is_reported_as_stuck_is_given_up_once():
         (described,) = (await node.balancing.describe_moves(pb.DescribeMovesRequest(), node.call())).given_up
         assert (described.topic, described.partition, list(described.to_broker_ids)) == ("t", 0, [4])
         assert described.reason == "no progress"
+
+
+async def test_a_further_replica_that_is_stuck_goes_when_the_factor_is_lowered_again():
+    """It stayed until its broker returned or was removed, and the partition could not be moved."""
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+        await node._metadata(SetReplicationFactor(1, 4))
+        await node._metadata(SetReplicas(1, (1, 2, 3, 4), machine.revision))
+        stuck = peer_pb.ReplicaReport(group_id=1, replica_id=machine.partition(1).replicas[3].replica_id)
+        report = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", stuck=[stuck])
+        await node.nodes.report_replicas(report, node.call())
+        assert replicas(node, 1) == [1, 2, 3, 4], "there is no other broker"
+        await node._metadata(SetReplicationFactor(1, 3))
+        await node.nodes.report_replicas(report, node.call())
+        assert replicas(node, 1) == [1, 2, 3]
 
 
 async def test_a_late_report_confirms_and_undoes_no_newer_decision():
