@@ -166,9 +166,13 @@ def _has_lost(partition: PartitionView) -> bool:
 
 
 def _is_led(partition: PartitionView, leader_of: Callable[[int], int], is_connected: Callable[[int], bool]) -> bool:
-    """Return whether one of the partition's replicas leads it and is reachable. The last known leader may have been removed."""
+    """Return whether one of the partition's replicas leads it and is reachable. The last known leader may have been removed.
+
+    It may be one that is to leave, and even the only one: of a partition that was moving to nodes that were removed.
+    """
     leader = leader_of(partition.group_id)
-    return any(replica.node_id == leader for replica in partition.replicas) and is_connected(leader)
+    holders = (*partition.replicas, *partition.retiring)
+    return any(one.node_id == leader and not one.is_lost for one in holders) and is_connected(leader)
 
 
 def _is_under_way(partition: WantedPartition, is_connected: Callable[[int], bool]) -> bool:

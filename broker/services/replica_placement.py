@@ -231,7 +231,8 @@ class ReplicaPlacementService:
         deadline: float,
     ) -> pb.TransferLeaderResponse:
         host = self._host
-        node_id = NodeId(request.broker_id or partition.replicas[0].node_id)
+        preferred = partition.replicas[0].node_id if partition.replicas else host.node_id
+        node_id = NodeId(request.broker_id or preferred)
         if node_id != host.node_id:
             host.transfer_leadership(replica, self._heir(request, replica, node_id))
         try:

@@ -129,6 +129,26 @@ async def test_a_broker_still_knows_the_leader_of_a_partition_that_moved_away(no
     assert leaving.view.leadership.get(group_id).node_id in (stays, comes)
 
 
+async def test_a_partition_is_moved_elsewhere_when_the_broker_that_was_to_get_its_only_replica_is_removed(
+    nodes: Nodes,
+) -> None:
+    """No broker was wanted to hold it any more. It was never moved, counted as a move without end, and kept its broker from being emptied."""
+    running = await cluster_of(nodes, 4)
+    one = running[0]
+    await three_voters(one)
+    await new_topic(one, 1, 1)
+    await change(running, SetBalancing(auto_balance=False))
+    (partition,) = partitions(one)
+    holder = running[partition.replicas[0].node_id - 1]
+    gone = running[3] if holder is not running[3] else running[2]
+    await nodes.stop(gone)
+    running.remove(gone)
+    await change(running, SetReplicas(partition.group_id, (gone.view.node_id,), partition.revision))
+    await until(lambda: not any(node.view.is_connected(gone.view.node_id) for node in running))
+    await change(running, RemoveNode(gone.view.node_id, is_forced=True))
+    await until(lambda: has_replicas(one, 1) and partitions(one)[0].replicas[0].node_id != holder.view.node_id)
+
+
 async def test_a_wish_to_rebalance_ends_although_partitions_have_lost_their_majority(nodes: Nodes) -> None:
     """It stood until they were recovered or deleted, and balanced all the time although automatic balancing was off."""
     one, two, third = running = await cluster_of(nodes, 3)

@@ -115,6 +115,12 @@ def test_without_a_leader_within_reach_nothing_is_planned(leader):
     assert plan([wanted(1, (1, 2), lost=(3,))], FIVE, down=(1,)).commands == ()
 
 
+def test_a_partition_that_was_moving_to_a_removed_node_is_led_by_the_replica_that_was_to_leave():
+    """It has the data. With one replica per partition, nothing was ever planned, and the partition counted as moving without end."""
+    found = plan([wanted(1, (), lost=(5,), leaving=(1,), factor=1)], FIVE[:4], counts={2: 1}, leaders={1: 1})
+    assert chosen(found) == {1: (3,)}
+
+
 def test_a_partition_whose_every_replica_is_lost_does_not_come_back_empty():
     found = plan([wanted(1, (), lost=(3,), factor=1)], FIVE, leaders={1: 3})
     assert found.commands == ()
