@@ -107,10 +107,12 @@ def _run_many(
     faults: Counter[str] = Counter()
     marks: Counter[str] = Counter()
     virtual_seconds = 0.0
+    slowest = Outcome(first, Verdict.OK, "")
     is_terminal = sys.stderr.isatty()
     build = _build(mutant, forced)
     for done, outcome in enumerate(run_batch(first, count, jobs, build), start=1):
         virtual_seconds += outcome.virtual_seconds
+        slowest = max(slowest, outcome, key=lambda one: one.healing_seconds)
         totals["operations"] += outcome.operations
         totals["short"] += outcome.operations < OPERATIONS_MIN
         faults.update(outcome.faults)
@@ -133,6 +135,7 @@ def _run_many(
         print(f"{what}: " + ", ".join(f"{name} {counts[name]:,}" for name in counts), file=sys.stderr)
     wall_seconds, cpu_seconds = time.perf_counter() - begun, _cpu_seconds() - cpu_begun
     print(f"processor: {cpu_seconds:.1f} s, {cpu_seconds / count:.3f} s for a seed", file=sys.stderr)
+    print(f"slowest healing: {slowest.healing_seconds:.1f} s in seed {slowest.seed}", file=sys.stderr)
     print(f"seeds with fewer than {OPERATIONS_MIN} operations: {totals['short']}", file=sys.stderr)
     if is_recorded:
         operations = totals["operations"]

@@ -12,15 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ParamSpec
 
-from raftmq.broker.base.supervisor import Work, is_fatal
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Work
 from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.broker.replica.disk import Idle
 from raftmq.broker.replica.replica import Replica
-from raftmq.errors import InvariantError, UnsupportedDataError
+from raftmq.errors import UnsupportedDataError
 from raftmq.fsm.log_commands import TrimLog, decode_command
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata import Metadata
+from raftmq.fsm.metadata_commands import LeaveConsumerGroup
 from raftmq.fsm.metadata_commands import decode_command as decode_metadata_command
 from raftmq.fsm.queue.partition import QueuePartition
 from raftmq.fsm.state_machine import StateMachine
@@ -29,7 +31,7 @@ from raftmq.raft.entry import Entry, EntryHeader, EntryKind, Proposal
 from raftmq.raft.membership import MembershipChange
 from raftmq.raft.messages import AppendRequest, AppendResponse, Message, VoteRequest, VoteResponse
 from raftmq.raft.ready import Appended, AppendWork, Role, RoleChange
-from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, ReplicaStorageError
+from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, RegistryError, StorageFullError
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.state_store import StateWrite
 from raftmq.types import METADATA_GROUP_ID, GroupId
@@ -51,6 +53,7 @@ from sim.cluster.invariants.durable_answers import (
     stored_entries,
 )
 from sim.cluster.invariants.exactly_once import ExactlyOnce
+from sim.cluster.invariants.failed_commits import check_ended_after_failed_commit
 from sim.cluster.invariants.group_ownership import SESSION_SECONDS, GroupOwnership
 from sim.cluster.invariants.high_watermark import HighWatermark
 from sim.cluster.invariants.memory import Memory
@@ -158,6 +161,8 @@ class Checker:
         """Called when a recovery has lost the records from an offset on, or readers are told so."""
         self.lost_ends = 0
         """Number of recoveries from a replica that lacked entries."""
+        self.moves_paced = 0
+        """Number of pieces of planned moves that were sent under a rate."""
         self.stale_directories = 0
         """Number of older copies of a disk that were refused."""
         self.on_look: list[Callable[[], None]] = []
@@ -165,6 +170,7 @@ class Checker:
         cluster.on_process.append(self._watch)
         cluster.on_broken_replica.append(lambda *arguments: self.judge(self._on_broken, *arguments))
         cluster.on_fatal_error.append(lambda *arguments: self.judge(self._on_fatal, *arguments))
+        cluster.on_failed_start.append(lambda *arguments: self.judge(self._on_failed_start, *arguments))
         cluster.loop.after(self._look_seconds, None, self._look)
 
     @property
@@ -180,6 +186,12 @@ class Checker:
             self.violation = self.violation or violation
             raise SimulationEnd from violation
 
+    def _judge_pace(
+        self, check: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> None:
+        self.moves_paced += 1
+        self.judge(check, *args, **kwargs)
+
     # ------------------------------------------------------------------------------------------------ hooks
 
     def _watch(self, process: Process) -> None:
@@ -188,10 +200,11 @@ class Checker:
         self._watch_consensus(process, process.node.engine)
         self._watch_budgets(process.node.engine, Budgets(process.node), process.machine.name)
         engine = process.node.engine
-        watch_pace(engine.copy_pace, engine.limits.copy_burst_seconds, self.judge)
+        watch_pace(engine.copy_pace, engine.limits.copy_burst_seconds, self._judge_pace)
         self._watch_storage(process, process.node.store, process.node.registry)
         self._watch_writes(process, process.node.store)
         self._watch_failures(process, process.node.supervisor)
+        self._watch_revocations(process.node.grpc.coordinator._revocations)
 
     def _watch_consensus(self, process: Process, engine: Any) -> None:
         add_replica, send, on_role_change = engine.add_replica, engine.send, engine._on_role_change
@@ -329,6 +342,17 @@ class Checker:
             record_failure(work, error)
 
         supervisor.record_failure = watched_failure
+
+    def _watch_revocations(self, revocations: Any) -> None:
+        expired = revocations.expired
+
+        def watched_expired(now: float) -> list[tuple[str, str]]:
+            found: list[tuple[str, str]] = expired(now)
+            for _, member_id in found:
+                self.groups.on_may_go(member_id)
+            return found
+
+        revocations.expired = watched_expired
 
     def _watch_group(self, process: Process, replica: Replica[StateMachine]) -> None:
         self._on_founder(process, replica)
@@ -471,7 +495,10 @@ class Checker:
             return
         self._commands[group_id, entry.index] = None
         if not isinstance(replica.state_machine, LogPartition):
-            self._memory.on_metadata_command(decode_metadata_command(entry.payload))
+            order = decode_metadata_command(entry.payload)
+            self._memory.on_metadata_command(order)
+            if isinstance(order, LeaveConsumerGroup):
+                self.groups.on_removed(order.member_ids, self.now)
             return
         command = decode_command(entry.payload)
         self._memory.on_command(command)
@@ -525,15 +552,26 @@ class Checker:
         if isinstance(error, PlantedDefect):
             self.defects_noted += 1
         else:
-            is_explained = is_fatal(error) or isinstance(error, OSError | ReplicaStorageError)
+            is_explained = self._is_of_disk(process, error) or isinstance(error, StorageFullError)
             demand(is_explained, "NoDefect", f"{process.machine.name} {work}: {error!r}")
 
     def _on_fatal(self, process: Process, error: BaseException) -> None:
         check_defect_ends_nothing(process.machine.name, error)
-        if isinstance(error, DamagedReplicaError) and any(name == process.machine.name for name, _ in self.damaged):
-            return
-        is_rule = isinstance(error, InvariantError | CommitFailedError)
-        demand(not is_rule, "NoDefect", f"{process.machine.name} ends: {error!r}")
+        demand(self._is_of_disk(process, error), "NoDefect", f"{process.machine.name} ends: {error!r}")
+
+    def _on_failed_start(self, process: Process, error: Exception) -> None:
+        """Check that a broker did not start because another one refused it, or because of its disk."""
+        is_explained = isinstance(error, RequestError) or self._is_of_disk(process, error)
+        demand(is_explained, "NoDefect", f"{process.machine.name} does not start: {error!r}")
+
+    def _is_of_disk(self, process: Process, error: BaseException) -> bool:
+        """Return whether a fault of the machine's disk explains an error that ends a broker."""
+        machine = process.machine
+        if isinstance(error, RegistryError) and machine.disk.node().refusal:
+            return True  # `OnlyCopiesRefused` judges it
+        if isinstance(error, CommitFailedError | RegistryError):
+            return process.commit_failed_at is not None
+        return isinstance(error, DamagedReplicaError) and any(name == machine.name for name, _ in self.damaged)
 
     # ------------------------------------------------------------------------------------------------ looking
 
@@ -547,6 +585,7 @@ class Checker:
                 self.judge(self._budgets[process.machine.name].check)
                 self.judge(check_serves_none_quarantined, process.node)
                 self.judge(self._removals.check, process.node)
+                self.judge(check_ended_after_failed_commit, process, self.now)
                 for replica in process.node.engine.replicas.values():
                     self.judge(check_rest, replica)
                 if process.is_ready and not process.is_stopping:

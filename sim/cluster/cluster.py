@@ -199,8 +199,15 @@ class Process:
         self.parts = parts
         self.node: SimNode | None = None
         self.starting: asyncio.Task[None] | None = None
+        self.stopping: asyncio.Task[None] | None = None
         self.is_ready = False
         self.is_stopping = False
+        self.commit_failed_at: float | None = None
+        """The time at which a commit of this process failed."""
+
+    def on_failed_commit(self) -> None:
+        """Note that a commit failed."""
+        self.commit_failed_at = self.machine.cluster.loop.now
 
     def on_fatal(self, error: BaseException) -> None:
         """Report that the process ends itself."""
@@ -284,6 +291,8 @@ class Cluster:
         """Called with each process whose node was created, before the node starts."""
         self.on_fatal_error: list[Callable[[Process, BaseException], None]] = []
         self.on_broken_replica: list[Callable[[Process, Replica[StateMachine], Exception], None]] = []
+        self.on_failed_start: list[Callable[[Process, Exception], None]] = []
+        """Called with each process that has not started, and the error."""
         self.on_gone: list[Callable[[Process], None]] = []
         """Called with each process that has ended."""
         loop.connector = TcpConnector(loop, network)
@@ -352,6 +361,7 @@ class Cluster:
         )
         process = machine.process = Process(machine, host, parts)
         machine.disk.on_first_file = partial(self.tear_install, machine)
+        machine.disk.on_failed_commit = process.on_failed_commit
         self.trace(f"{machine.name} starts, boot {machine.boot}")
         self.loop.spawn(host, self._run(process, config))
 
@@ -396,8 +406,12 @@ class Cluster:
                 process.is_ready = True
                 self.trace(f"{machine.name} is ready as node {node.view.node_id}")
             await node.wait_stopped()
+            if process.stopping is not None:
+                await process.stopping
         except (RequestError, ReplicaStorageError, RegistryError, OSError) as error:
             self.trace(f"{machine.name} does not start: {error}")
+            for on_failed_start in self.on_failed_start:
+                on_failed_start(process, error)
         self._remove(process, is_power_cut=False, why="ends")
         self._start_later(machine)
 
@@ -470,7 +484,7 @@ class Cluster:
             self.trace(f"{machine.name} is asked to stop")
             if process.starting is not None:
                 process.starting.cancel()
-            self.loop.spawn(process.host, process.node.stop())
+            process.stopping = self.loop.spawn(process.host, process.node.stop())
 
     def renew_hardly_ever(self) -> None:
         """Let brokers keep the marks of their directories, after one more renewal at most."""

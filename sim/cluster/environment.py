@@ -32,6 +32,7 @@ from raftmq.storage.writer_threads import Completion, WriterThreads
 from sim.cluster.rpc.server import RpcServer
 from sim.cluster.world.disk import (
     Disk,
+    SimDiskReaders,
     SimExecutor,
     SimLogStore,
     SimRegistry,
@@ -208,8 +209,12 @@ class SimParts(NodeEnvironment):
     def readers(self, limits: Limits) -> ThreadPools:
         """See `NodeEnvironment`."""
         self.sim_write_back = SimWriteBackThread(self._loop, self._disk)
-        rows = SimRowReaders(self._loop, self._disk)
-        return replace(ThreadPools.shared(SimExecutor(self._loop)), rows=rows, write_back=self.sim_write_back)
+        return replace(
+            ThreadPools.shared(SimDiskReaders(self._loop, self._disk)),
+            rows=SimRowReaders(self._loop, self._disk),
+            disk=SimExecutor(self._loop),
+            write_back=self.sim_write_back,
+        )
 
     def writers(
         self,

@@ -99,6 +99,10 @@ class Nemesis:
         """A copy of the victim's disk, until it is restored."""
         names = options.weights()
         self._names, self._weights = list(names), list(names.values())
+        if options.overtake:  # its steps take most of a run
+            self._loop.after(self._rng.uniform(0.5, 2.0), None, self._strike_first, "overtake")
+        if options.move_rate:
+            self._loop.after(self._rng.uniform(0.0, 0.5), None, self._pace_moves)
         if names:
             self._next()
 
@@ -113,8 +117,13 @@ class Nemesis:
         if not self._is_active:
             return
         (name,) = self._rng.choices(self._names, self._weights)
-        self.strike(name)
+        if not self._is_overtaking:  # hardly a leader would be overtaken if other faults met its steps
+            self.strike(name)
         self._next()
+
+    def _strike_first(self, name: str) -> None:
+        if self._is_active and not self.counts[name]:
+            self.strike(name)
 
     def strike(self, name: str) -> None:
         """Inject a fault now."""
@@ -134,8 +143,9 @@ class Nemesis:
         for machine in cluster.machines.values():
             machine.disk.is_full = False
             machine.disk.map_bytes_max = 0
-            machine.disk.stalled_until = 0.0
+            machine.disk.stalled_until = machine.disk.reads_stalled_until = 0.0
             machine.disk.slow_latency = 0.0
+            machine.disk.failing_commits = 0
             machine.wall.set(cluster.true_epoch_ms)
             cluster.thaw(machine)
             cluster.start(machine)
@@ -313,8 +323,12 @@ class Nemesis:
     def _stall_disk(self) -> None:
         machine = self._pick_leading()
         if machine is not None:
-            machine.disk.stalled_until = self._loop.now + self._rng.uniform(0.2, 2.5)
-            self._did("stall_disk", f"{machine.name} until {machine.disk.stalled_until:.3f}")
+            disk = machine.disk
+            disk.stalled_until = self._loop.now + self._rng.uniform(0.2, 2.5)
+            is_whole = self._options.stalls_reads and self._rng.random() < 0.7
+            disk.reads_stalled_until = disk.stalled_until if is_whole else 0.0
+            also = " with its reads" if disk.reads_stalled_until else ""
+            self._did("stall_disk", f"{machine.name} until {disk.stalled_until:.3f}{also}")
 
     def _overtake(self) -> None:
         """Overtake a leader while one of its followers installs its snapshot. In half of the cases the follower's power is cut after that."""
@@ -355,6 +369,13 @@ class Nemesis:
         self._is_overtaking = False
         if not is_lost and self._is_active and self._rng.random() < 0.5:
             self._end("power_cut", following[0], is_power_cut=True)
+
+    def _fail_commit(self) -> None:
+        """Let the next commits fail, of this start of the broker and perhaps of the one after it."""
+        machine = self._pick_leading()
+        if machine is not None:
+            machine.disk.failing_commits = self._rng.choice((1, 1, 2, 3))
+            self._did("fail_commit", f"{machine.name}, {machine.disk.failing_commits} times")
 
     def _full_disk(self) -> None:
         machine = self._pick()
@@ -739,6 +760,17 @@ class Nemesis:
             return
         if self._propose(process, command):
             self._did("operate", f"{order}: {command}")
+
+    def _pace_moves(self) -> None:
+        """Set the rate of moves, as soon as a leader of the metadata takes the order."""
+        process = self._metadata_leader()
+        if process is not None and process.node is not None:
+            level = process.node.view.metadata.state_machine.feature_level
+            if level < FIELD_LEVELS[SetBalancing]["bytes_per_second"]:
+                return
+            if self._propose(process, SetBalancing(bytes_per_second=self._options.move_rate)):
+                return
+        self._loop.after(_REPEAT_SECONDS, None, self._pace_moves)
 
     def _place(self, process: Process, metadata: Metadata, order: str) -> None:
         """Pin a partition where it is, or give up a move as if its new replica made no progress."""

@@ -77,6 +77,8 @@ class Member:
         checker: Checker,
         rng: random.Random,
         on_event: Callable[[str], None],
+        on_error: Callable[[str, RaftMQError], None],
+        late_share: float,
     ) -> None:
         self._group = group
         self.member_id = member_id
@@ -84,6 +86,8 @@ class Member:
         self._checker = checker
         self._rng = rng
         self._on_event = on_event
+        self._on_error = on_error
+        self._late_share = late_share
         self._resolver = Resolver(addresses, transport, rng=random.Random(rng.getrandbits(64)))
         self._epoch = 0
         self._assigned: dict[Part, int] = {}
@@ -112,6 +116,7 @@ class Member:
     async def close(self, *, is_orderly: bool) -> None:
         """End the member. An orderly member commits and leaves, any other one just falls silent."""
         if is_orderly:
+            self._checker.groups.on_may_go(self.member_id)
             with suppress(RaftMQError):
                 for part in list(self._held):
                     await self._commit(part)
@@ -160,8 +165,11 @@ class Member:
                 self._checker.judge(self._checker.groups.on_unknown, self.member_id, self._silent_seconds())
                 raise
             except RaftMQError as error:
-                self._on_event(f"heartbeat {type(error).__name__}")
+                self._on_error("heartbeat", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            if self._late_share and self._rng.random() < self._late_share:
+                await asyncio.sleep(self._rng.uniform(0.5, 1.5) * SESSION_SECONDS)
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
@@ -187,6 +195,7 @@ class Member:
         answer = await self._resolver.call_any(HEARTBEAT, request, _CALL_SECONDS, is_read=True)
         self._on_event("heartbeat ok")
         self._heard_at = sent_at
+        self._checker.groups.on_heard(self.member_id, sent_at)
         self._resolver.record_revision(answer.metadata_revision)
         if answer.member_epoch < self._epoch or not answer.has_assignment:
             return
@@ -229,7 +238,7 @@ class Member:
             if part in self._held:
                 self._held[part].position = error.log_start_offset or 0
         except RaftMQError as error:
-            self._on_event(f"{step.__name__} {type(error).__name__}")
+            self._on_error(step.__name__, error)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _give_up(self, part: Part, held: _Held) -> None:

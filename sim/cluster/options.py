@@ -128,6 +128,14 @@ class Options:
     """A follower with a hanging disk gets a snapshot and entries after it. Their leader is deposed while the snapshot is being installed."""
     renewed_copy: int = 0
     """The disk of the machine that may lose data is replaced by a copy from before its running broker renewed its mark."""
+    fail_commit: int = 0
+    """The next commits of a machine fail, with or without effect. Its broker must end itself."""
+    late_share: float = 0.0
+    """Share of the pauses between two heartbeats of a member that take about as long as a session."""
+    stalls_reads: bool = False
+    """Whether the reads of a stalled disk, and the writes of its registry, often stall, too."""
+    move_rate: int = 0
+    """Bytes per second that an operator allows for moves from the beginning, or 0 for no such order."""
 
     @property
     def has_orders(self) -> bool:
@@ -151,7 +159,7 @@ FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
     "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down", "recover", "reshape",
-    "retire_node", "renewed_copy", "stuck_growth", "configure", "overtake",
+    "retire_node", "renewed_copy", "stuck_growth", "configure", "overtake", "fail_commit",
 )  # fmt: skip
 """The names of all faults, which are also the names of their weights."""
 

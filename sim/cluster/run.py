@@ -25,7 +25,7 @@ from sim.cluster.claimers import Claimers, has_claimers
 from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimConfig, SimNode, TightConfig, scale
 from sim.cluster.entrants import Entrants, has_entrants
 from sim.cluster.environment import ProcessEnded, SimParts
-from sim.cluster.faults import Nemesis
+from sim.cluster.faults import RATES, Nemesis
 from sim.cluster.invariants.dead_letters import watch_deaths
 from sim.cluster.invariants.failed_calls import watch_calls
 from sim.cluster.invariants.queue_turns import watch_turns
@@ -54,7 +54,8 @@ OPERATIONS_MIN = 200
 """Minimum number of client operations in a run. The phase with faults is extended for them, up to a limit. The missing ones follow after healing."""
 EXTRA_SECONDS_MAX = 20.0
 DISK_BYTES = 50_000_000
-QUIET_SECONDS = 3.0
+QUIET_SECONDS = 20.0
+"""Time for the last write-backs, while retention goes on."""
 SPACE_SECONDS = 20.0
 """Time within which the space of deleted records must be free again: several rounds of the brokers' space return."""
 _LOOK_SECONDS = 0.01
@@ -144,10 +145,12 @@ MORE_PARTITIONS_SHARE = 0.35
 """Share of the seeds in which permanent topics get more partitions."""
 SETTINGS_SHARE = 0.25
 """Share of the seeds in which settings are changed while brokers run."""
-STUCK_GROWTH_SHARE = 0.3
+STUCK_GROWTH_SHARE = 0.6
 """Share of the seeds in which a further replica does not arrive, of those with enough brokers."""
 OVERTAKING_SHARE = 0.1
 """Share of the seeds in which leaders are overtaken while a follower installs their snapshot."""
+RARITIES_SHARES = {"fail_commit": 0.25, "late_share": 0.5, "move_rate": 0.3}
+"""Shares of the seeds in which commits fail, members are late, and an operator sets a rate of moves."""
 RECOVERIES_SHARE = 0.15
 """Share of the seeds in which partitions lose their majority."""
 RESHAPES_SHARE = 0.2
@@ -182,7 +185,7 @@ def _with_growth(seed: int, options: Options) -> Options:
         return options
     rng = random.Random(f"growth of {seed}")
     grow_every = rng.uniform(0.8, 3.0) if rng.random() < MORE_PARTITIONS_SHARE else 0.0
-    is_possible = not options.recover and options.machines > options.replication_factor
+    is_possible = not options.recover and options.machines >= options.replication_factor + 2  # one is down, one is free
     is_stuck = rng.random() < STUCK_GROWTH_SHARE and is_possible
     return replace(options, grow_every=grow_every, stuck_growth=rng.randrange(1, 4) if is_stuck else 0)
 
@@ -201,11 +204,33 @@ def _with_overtaking(seed: int, options: Options) -> Options:
         return options
     return replace(
         options,
-        overtake=rng.randrange(2, 8),
+        overtake=rng.randrange(6, 12),
         machines=5,
         replication_factor=5,
+        topics=1,
+        partitions=2,
+        producers=3,
+        send_every=0.25,
+        is_tight=True,  # a leader with large bounds keeps its log for a follower that hangs
+        tick_seconds=0.15,
+        election_ticks=5,
         retention_ms=1_200,
         retention_seconds=1.0,
+    )
+
+
+def _with_rarities(seed: int, options: Options) -> Options:
+    """Add commits that fail, late members and a rate of moves, drawn from a stream of their own."""
+    if seed < FIRST_WITH_ORDERS:
+        return options
+    rng = random.Random(f"rarities of {seed}")
+    drawn = {name: rng.random() < share for name, share in RARITIES_SHARES.items()}
+    return replace(
+        options,
+        fail_commit=rng.randrange(1, 5) if drawn["fail_commit"] else 0,
+        late_share=rng.uniform(0.02, 0.1) if drawn["late_share"] else 0.0,
+        move_rate=rng.choice(RATES[1:]) if drawn["move_rate"] else 0,
+        stalls_reads=rng.random() < 0.5,
     )
 
 
@@ -236,7 +261,7 @@ class Simulation:
             self.options = replace(self.options, all_down=self.queue_options.all_down)
         if options is None and not build.option_overrides:
             self.options = _with_settings(seed, _with_growth(seed, _with_orders(seed, self.options)))
-            self.options = _with_overtaking(seed, self.options)
+            self.options = _with_overtaking(seed, _with_rarities(seed, self.options))
         self.is_upgraded = is_upgraded(seed) if build.is_upgraded is None else build.is_upgraded
         if self.is_upgraded:  # the operator of an upgrade waits for every broker
             self.options = replace(self.options, stuck_growth=0)
@@ -257,7 +282,9 @@ class Simulation:
         if self.queue_options is not None:
             self.cluster.tears_left = self.queue_options.torn_installs
             rng = random.Random(f"queues of {seed}")
-            self.queues = QueueWorkload(self.cluster, options, self.queue_options, rng, self.workload.spawn)
+            self.queues = QueueWorkload(
+                self.cluster, options, self.queue_options, rng, self.workload.spawn, self.workload.count_error
+            )
             self.queues.ledger.is_stopping = lambda: self.workload.is_stopping
         self.claimers: Claimers | None = None
         if has_claimers(seed) if build.has_claimers is None else build.has_claimers:
@@ -472,8 +499,12 @@ class Simulation:
         if not self._until(lambda: not space.why_kept(self._nodes()), SPACE_SECONDS):
             raise LivenessFailure(f"FreedSpaceReturns: {space.why_kept(self._nodes())}")
         self._until(None, 0.3)
-        self._until(self.checker.is_quiet, QUIET_SECONDS)
+        if not self._until(self.checker.is_quiet, QUIET_SECONDS):
+            raise LivenessFailure(f"entries are not applied, or states are not written back: {self._describe()}")
         self.checker.at_end()
+        failure = self.loop.unseen_failure()
+        if failure is not None:
+            raise failure
         self._judge_history()
         self.healing_seconds = self.loop.now - begun
         if self.checker.violation is not None:
@@ -531,7 +562,37 @@ class Simulation:
         applied = {group.core.applied_index for group in groups}
         if len(applied) != 1:
             return f"metadata is applied up to {sorted(applied)}"
-        return next(filter(None, (why_not_followed(node, metadata) for node in nodes.values())), "")
+        if self.nemesis is None:  # nothing has happened yet
+            return next(filter(None, (why_not_followed(node, metadata) for node in nodes.values())), "")
+        why_not = (self._problem_of_replicas(metadata), *(self._problem_of_node(n, metadata) for n in nodes.values()))
+        return next(filter(None, why_not), "")
+
+    @staticmethod
+    def _problem_of_node(node: SimNode, metadata: Metadata) -> str:
+        """Return the first reason why a broker is not ready, file that it has kept, or setting that it ignores."""
+        for reason in node.standing.not_ready_reasons():
+            return f"node {node.view.node_id} is not ready: {reason.message}"
+        for key in node.process.machine.disk.files:
+            partition = metadata.partition(key.group_id)
+            if key.group_id != METADATA_GROUP_ID and (
+                partition is None or all(key.replica_id != one.replica_id for one in partition.replicas)
+            ):
+                return f"node {node.view.node_id} keeps r{key.replica_id} of g{key.group_id}"
+        return why_not_followed(node, metadata)
+
+    def _problem_of_replicas(self, metadata: Metadata) -> str:
+        """Return which partition has fewer replicas than it should have, unless an operator moved some to fewer brokers."""
+        is_meant = self.nemesis is None or self.nemesis.counts["move_replicas"]
+        if is_meant or metadata.feature_level < NEWCOMER_LEVEL:
+            return ""
+        active = sum(1 for node in metadata.nodes() if node.state == "active")
+        for topic in metadata.topics():
+            for group_id in topic.group_ids:
+                partition = metadata.partition(group_id)
+                wanted = min(topic.replication_factor, active)
+                if partition is not None and len(partition.replicas) < wanted:
+                    return f"g{group_id} has {len(partition.replicas)} replicas, and its topic wants {wanted}"
+        return ""
 
     @staticmethod
     def _problem_of_layout(leader: SimNode, metadata: Metadata) -> str:
@@ -557,7 +618,7 @@ class Simulation:
     def _problem_of_group(self, group_id: GroupId, nodes: dict[NodeId, SimNode], metadata: Metadata) -> str:
         partition = metadata.partition(group_id)
         if partition is None:
-            return ""
+            return "is unknown"
         if partition.retiring:
             return f"has retiring replicas {partition.retiring}"
         wanted = {replica.replica_id for replica in partition.replicas}
@@ -608,6 +669,8 @@ class Simulation:
             "clock_jumps_read": sum(m.wall.jumps_read for m in machines),
             "torn_commits": sum(m.disk.torn_commits for m in machines),
             "writes_refused": sum(m.disk.refused_writes for m in machines),
+            "commits_failed": sum(m.disk.failed_commits for m in machines),
+            "moves_paced": self.checker.moves_paced,
             "snapshots_installed": self.cluster.installs
             + sum(p.parts.sim_store.installs for p in self.cluster.running() if p.parts.sim_store is not None),
             "snapshots_resumed": self.cluster.resumes
@@ -628,6 +691,7 @@ class Simulation:
             "turns_checked": self.checker.fair_turns.checked,
             "duplicates": self.checker.exactly_once.duplicates,
             "group_commits": self.checker.groups.commits,
+            "sessions_ended": self.checker.groups.ended_sessions,
             "clocks_found_wrong": self.checker.clocks_found_wrong,
             "retention_trims": self.checker.retention.trims,
             "write_backs_kept": sum(m.disk.kept_write_backs for m in machines),

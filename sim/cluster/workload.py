@@ -30,6 +30,7 @@ from raftmq.types import RecordMetadata, TopicPartition
 
 from sim.cluster.checker import Checker
 from sim.cluster.cluster import Cluster
+from sim.cluster.invariants.client_errors import check_client_error
 from sim.cluster.member import Member
 from sim.cluster.options import Options
 from sim.cluster.rpc.client_transport import ClientTransport
@@ -73,8 +74,6 @@ class Workload:
         self.groups: dict[TopicPartition, int] = {}
         """The Raft group of each partition of `topics`."""
         self.is_stopping = False
-        self.crashes: list[str] = []
-        """Errors that clients must not see."""
         self._clients = 0
         self._value = 0
         self._short_lived: list[str] = []
@@ -151,10 +150,12 @@ class Workload:
         self.outcomes[what] = self.outcomes.get(what, 0) + 1
 
     def count_error(self, what: str, error: RaftMQError) -> None:
-        """Count an error. All errors are allowed except `ClosedClientError`: a client that nobody closed has met a defect of its own."""
+        """Count an error, and judge it. One that has closed a client is the defect behind it: nobody else closes it."""
         self.count(f"{what} {type(error).__name__}")
         if isinstance(error, ClosedClientError):
             self._loop.failures.append((f"a {what} client stopped", error.__cause__ or error))
+        else:
+            self._checker.judge(check_client_error, what, error, self._options)
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -359,7 +360,7 @@ class Workload:
     def _member(self, member_id: str) -> Member:
         return Member(
             GROUP, member_id, self.topics, self._cluster.addresses(), self._transport(), self._checker, self._rng,
-            self.count,
+            self.count, self.count_error, 0.0 if self.is_stopping else self._options.late_share,
         )  # fmt: skip
 
     async def _take_part(self, name: str) -> None:

@@ -28,6 +28,8 @@
 | `RemovedHaveNoVote`: no empty broker is removed while the metadata's group counts its vote | `removals.py` |
 | `BoundedRestart`: opening checks no entry that the clean point on the disk covers | `bounded_restart.py` |
 | `ServedOrReported`, `DefectStays`: a node serves each of its replicas or reports that it does not, and a defect ends no process | `served.py` |
+| `ClientErrorsAreExplained`: each error that a client gets is one that a fault, or another client, explains | `client_errors.py` |
+| `FailedCommitEndsBroker`: a broker whose commit failed ends itself | `failed_commits.py` |
 | `CallsHaveNoDefect`: no call ends with an error of the program that no fault explains | `failed_calls.py` |
 | `BudgetsHold`: nothing exceeds its limit, except one piece held alone, and everything is released | `budgets.py` |
 | *FreedSpaceReturns*: the space of deleted records is free again (judged after healing, so it is liveness) | `space.py` |
@@ -49,9 +51,8 @@
 | `GivenUpMovesAreUndone`: a partition whose move is given up has the replicas of before | `reverted_moves.py` |
 | `MovesKeepTheirRate`: copies for planned moves are not sent faster than the cluster's rate | `pace.py` |
 | `SettingsAreKept`: a change of run-time settings has exactly its effect on the metadata | `settings.py` |
+| `NoDefect`: no internal rule breaks, and no broker ends or stays down, without a fault that explains it | `../checker.py` |
 
-Two more are not in these files. `NoDefect` (`../checker.py`): an internal rule of the product broke without a fault that explains it.
-`History.…` and `Queue.…` (`../run.py`): an anomaly that a
-history checker found in the answers to clients. Liveness is checked in `../run.py`: after
+`History.…` and `Queue.…` (`../run.py`) are not in these files: an anomaly that a history checker found in the answers to clients. Liveness is checked in `../run.py`: after
 healing every group has a leader, and everything works again.
 """

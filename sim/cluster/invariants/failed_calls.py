@@ -38,5 +38,5 @@ def watch_calls(judge: Callable[[Callable[[], None]], None]) -> Callable[[], Non
 
 def check_failed_call(broker: str, method: str, error: BaseException) -> None:
     """Check that only a fault explains the error that ended a call."""
-    is_explained = isinstance(error, PlantedDefect | OSError | ReplicaStorageError)
+    is_explained = isinstance(error, PlantedDefect | ReplicaStorageError)
     demand(is_explained, "CallsHaveNoDefect", f"{broker} answers {method} with a defect: {error!r}")

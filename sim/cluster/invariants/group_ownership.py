@@ -7,6 +7,8 @@ lower offset.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sim.core.invariants.violation import demand
 
 Part = tuple[int, int]
@@ -29,7 +31,13 @@ class GroupOwnership:
         """The highest offset whose commit was acknowledged."""
         self._losses: dict[Part, int] = {}
         """Number of recoveries that may have lost commits and owner epochs of a partition."""
+        self._heard_at: dict[str, float] = {}
+        """Member -> the time at which its last answered heartbeat was sent."""
+        self._may_go: dict[str, None] = {}
+        """Members that leave, or did not release a partition in time."""
         self.commits = 0
+        self.ended_sessions = 0
+        """Number of members that were removed while they were silent."""
 
     def fence(self, group: str, part: Part) -> int:
         """Return the highest owner epoch known to be open. Call it before a commit is sent."""
@@ -80,8 +88,23 @@ class GroupOwnership:
         """Check a committed offset that was returned to a client."""
         self._check_forward(group, part, offset, floor)
 
+    def on_heard(self, member_id: str, sent_at: float) -> None:
+        """Record a heartbeat that was answered."""
+        self._heard_at[member_id] = sent_at
+
+    def on_may_go(self, member_id: str) -> None:
+        """Record that a member leaves, or has held a partition for too long."""
+        self._may_go[member_id] = None
+
+    def on_removed(self, member_ids: Iterable[str], now: float) -> None:
+        """Check members that the group removes. One that comes back joins again, and does not hear that it was out."""
+        for member_id in member_ids:
+            if member_id in self._heard_at and member_id not in self._may_go:
+                self.on_unknown(member_id, now - self._heard_at[member_id])
+
     def on_unknown(self, member_id: str, silent_seconds: float) -> None:
         """Check that a member that the group does not know has been silent for long enough."""
+        self.ended_sessions += 1
         demand(
             silent_seconds >= self._silence_min,
             "SessionKept",

@@ -54,6 +54,19 @@ def same_producer_ids() -> None:
     ProducerIds._take = low  # type: ignore[method-assign]
 
 
+@mutant("service", "a session ends after a tenth of its time", members=3)
+def sessions_end_early() -> None:
+    from raftmq.broker.consumer_groups.coordinator import GroupCoordinator
+
+    heard_of = GroupCoordinator.heard_of
+
+    def hasty(self: Any, group: Any, member_id: Any, member: Any) -> None:
+        heard_of(self, group, member_id, member)
+        self._sessions.extend((group, member_id), self._host.loop.time() + member.session_timeout_ms / 10_000)
+
+    GroupCoordinator.heard_of = hasty  # type: ignore[method-assign]
+
+
 @mutant("service", "a new coordinator ends every session that it does not know", members=3, kill=6, isolate=4)
 def takeover_ends_sessions() -> None:
     from raftmq.broker.consumer_groups.coordinator import GroupCoordinator

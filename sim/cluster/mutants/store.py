@@ -33,6 +33,28 @@ def fsync_skipped() -> None:
     disk._Thread.crash = losing_crash  # type: ignore[method-assign]
 
 
+@mutant(
+    "store",
+    "a failed commit is reported as one for which there was no room, and tried again",
+    fail_commit=6,
+    fault_every=0.5,
+)
+def failed_commit_tried_again() -> None:
+    from raftmq.storage.errors import CommitFailedError, StorageFullError
+    from raftmq.storage.lmdb_log_store import LmdbLogStore
+
+    def hopeful(original: Any) -> Any:
+        def append_batch(self: Any, updates: Any) -> None:
+            try:
+                original(self, updates)
+            except CommitFailedError as error:
+                raise StorageFullError(updates[0][0], "perhaps there is room later") from error
+
+        return append_batch
+
+    replace_method(LmdbLogStore, "append_batch", hopeful)
+
+
 @mutant("store", "rows are not checked when they are read", flip=6, kill=6, fault_every=0.4, replication_factor=3)
 def checksums_ignored() -> None:
     from raftmq.storage import entry_codec, lmdb_file, log_scan, replica_codec, row_scrub

@@ -15,6 +15,7 @@ from raftmq.broker.partitions.partition import Partition
 from raftmq.broker.partitions.queue.partition import PartitionQueue
 from raftmq.client.base.error_details import error_from_detail
 from raftmq.errors import Outcome as ErrorOutcome
+from raftmq.errors import RaftMQError
 from raftmq.types import GroupId
 
 from sim.cluster.cluster import Cluster, Machine
@@ -54,9 +55,12 @@ Service = Callable[[PartitionQueue, float], Awaitable[T]]
 class QueuePort:
     """One client's calls."""
 
-    def __init__(self, cluster: Cluster, rng: random.Random, lost_share: float) -> None:
-        """`lost_share` is the share of answers that are lost, besides those that the network loses."""
+    def __init__(
+        self, cluster: Cluster, rng: random.Random, lost_share: float, on_error: Callable[[RaftMQError], None]
+    ) -> None:
+        """`lost_share` is the share of answers that are lost, besides those that the network loses. `on_error` is called with each error."""
         self._cluster = cluster
+        self._on_error = on_error
         self._lost_share = lost_share
         self._rng = rng
         self._leaders: dict[int, Machine] = {}
@@ -114,6 +118,7 @@ class QueuePort:
             result = await service(partition, self._cluster.loop.time() + seconds)
         except RequestError as error:
             seen = error_from_detail(error.detail)
+            self._on_error(seen)
             is_definite = seen.outcome is ErrorOutcome.NOT_APPLIED
             reply(
                 CallFailedError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -47,15 +48,22 @@ class QueueWorkload:
     """All clients of queue topics of a run."""
 
     def __init__(
-        self, cluster: Cluster, options: Options, queue_options: QueueOptions, rng: random.Random, spawn: Spawn
+        self,
+        cluster: Cluster,
+        options: Options,
+        queue_options: QueueOptions,
+        rng: random.Random,
+        spawn: Spawn,
+        on_error: Callable[[str, RaftMQError], None],
     ) -> None:
-        """Take `spawn`, which runs a client in a process of its own."""
+        """Take `spawn`, which runs a client in a process of its own, and `on_error`, which is told of its errors."""
         self.ledger = Ledger(cluster, options, queue_options, rng)
         self._cluster = cluster
         self._run_options = options
         self.options = queue_options
         self._rng = rng
         self._spawn = spawn
+        self._on_error = on_error
 
     # ------------------------------------------------------------------------------------------------ topics
 
@@ -115,7 +123,7 @@ class QueueWorkload:
                     described = await admin.describe_topic(name)
                     return [partition.group_id for partition in described.partitions]
             except RaftMQError as error:
-                self.ledger.counts[f"queue admin {type(error).__name__}"] += 1
+                self._on_error("queue admin", error)
                 await asyncio.sleep(0.3)
 
     # ------------------------------------------------------------------------------------------------ life
@@ -142,7 +150,9 @@ class QueueWorkload:
             await life(f"{name}.{lives}", self._port(self.options.lost_share), self._rng.choice(ledger.groups))
 
     def _port(self, lost_share: float) -> QueuePort:
-        return QueuePort(self._cluster, random.Random(self._rng.getrandbits(64)), lost_share)
+        return QueuePort(
+            self._cluster, random.Random(self._rng.getrandbits(64)), lost_share, partial(self._on_error, "queue call")
+        )
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._rng.expovariate(1.0 / self.options.pause_seconds))

@@ -22,7 +22,13 @@ from raftmq.raft.hard_state import HardState
 from raftmq.raft.messages import SnapshotMeta
 from raftmq.storage.checksum import CHECKSUM_BYTES, seal
 from raftmq.storage.disk_space import DiskReserve
-from raftmq.storage.errors import CommitFailedError, MissingReplicaError, ReplicaExistsError, StorageFullError
+from raftmq.storage.errors import (
+    CommitFailedError,
+    MissingReplicaError,
+    RegistryError,
+    ReplicaExistsError,
+    StorageFullError,
+)
 from raftmq.storage.lmdb_env import disturbed, reading
 from raftmq.storage.lmdb_file import WHOLE_TABLE, OpenStream
 from raftmq.storage.lmdb_log_store import LmdbLogStore
@@ -99,6 +105,9 @@ class Disk:
         """If not 0, it replaces `latency`."""
         self.slow_commits = 0
         self.stalled_until = 0.0
+        """The end of a time in which no write ends."""
+        self.reads_stalled_until = 0.0
+        """The same for reads. Often all that is read is in memory, so that only writes stall."""
         self.hangs = False
         """Whether nothing that goes to the disk ends: no write, no installation of a snapshot, and no read of rows that entries need."""
         self.torn_commits = 0
@@ -112,6 +121,10 @@ class Disk:
         self.on_first_file: Callable[[], bool] = lambda: False
         """Called when the first of these files was replaced. Returns whether the process was killed by that."""
         self.refused_writes = 0
+        self.failing_commits = 0
+        """Number of the next commits that fail."""
+        self.failed_commits = 0
+        self.on_failed_commit: Callable[[], None] = lambda: None
         self.map_bytes_max = 0
         """If not 0, the size at which a file counts as full."""
         self.is_copy = False
@@ -142,6 +155,15 @@ class Disk:
             for file in files:
                 free -= file.allocated
         return free
+
+    def failing_commit(self) -> bool | None:
+        """Return None if the present commit succeeds. Otherwise return whether it takes effect, which nobody can know."""
+        if not self.failing_commits:
+            return None
+        self.failing_commits -= 1
+        self.failed_commits += 1
+        self.on_failed_commit()
+        return self.rng.random() < 0.5
 
     def write_seconds(self, now: float) -> float:
         """Draw the duration of a commit that begins now."""
@@ -204,7 +226,7 @@ class SimReplica(LmdbReplica):
     def attach(self, verify: Verify) -> None:
         """See `LmdbReplica`. The file is in memory."""
         with reading(self.key):
-            environment = MemoryEnvironment(self.file, self._map_bytes)
+            environment = MemoryEnvironment(self.file, self._map_bytes, self._disk.failing_commit)
             databases = cast("Any", _Databases)
             with environment.begin(buffers=True) as transaction:
                 view = cast("Any", transaction)
@@ -229,14 +251,15 @@ class SimReplica(LmdbReplica):
 class SimStateFile(LmdbStateFile):
     """The production state file over rows in memory."""
 
-    def __init__(self, key: ReplicaKey, file: RowFile, map_bytes: int, verify: Verify) -> None:
+    def __init__(self, key: ReplicaKey, disk: Disk, file: RowFile, map_bytes: int, verify: Verify) -> None:
         self.file = file
+        self._disk = disk
         super().__init__(key, Path(f"{key.group_id}-{key.replica_id}.state"), map_bytes, verify)
 
     def attach(self, verify: Verify) -> None:
         """See `LmdbStateFile`. The file is in memory."""
         with reading(self.key):
-            environment = MemoryEnvironment(self.file, self._map_bytes)
+            environment = MemoryEnvironment(self.file, self._map_bytes, self._disk.failing_commit)
             databases = cast("Any", _StateDatabases)
             with environment.begin(buffers=True) as transaction:
                 view = cast("Any", transaction)
@@ -363,7 +386,7 @@ class SimLogStore(LmdbLogStore):
         if replica.has_state_file:
             if key not in self.disk.state_files:
                 raise MissingReplicaError(key, "its state file is missing")
-            state = SimStateFile(key, self.disk.state_files[key], self._map_bytes, self._verify)
+            state = SimStateFile(key, self.disk, self.disk.state_files[key], self._map_bytes, self._verify)
             self._match(replica, state.meta)
             self._states[key] = state
         self._replicas[key] = replica
@@ -389,7 +412,7 @@ class SimLogStore(LmdbLogStore):
         file = self.disk.state_files.get(old) or self.disk.state_files.get(key)
         if file is None:
             raise MissingReplicaError(key, "its state file is missing")
-        return SimStateFile(owner, file, self._map_bytes, self._verify)
+        return SimStateFile(owner, self.disk, file, self._map_bytes, self._verify)
 
     def _rename(self, key: ReplicaKey, old: ReplicaKey) -> None:
         """See `LmdbLogStore`."""
@@ -536,6 +559,7 @@ class SimRegistry(Registry):
 
         self._rows = disk.registry
         self._rng = disk.rng
+        self._disk = disk
         self._path = Path("node")
         self._changing = threading.RLock()
         self._is_closed = False
@@ -575,6 +599,13 @@ class SimRegistry(Registry):
             self._write(replace(self._node, is_running=False), closed)
 
     def _write(self, node: Any, rows: Any) -> None:
+        takes_effect = self._disk.failing_commit()
+        if takes_effect is not False:
+            self._put(node, rows)
+        if takes_effect is not None:
+            raise RegistryError("node cannot be written: mdb_txn_commit: Input/output error")
+
+    def _put(self, node: Any, rows: Any) -> None:
         if node is not None:
             self._rows[_NODE] = seal(_NODE, encode_node(node))
             self._node = node
@@ -630,19 +661,38 @@ class SimExecutor(Executor):
         """See `Executor`."""
 
 
-class SimRowReaders(SimExecutor):
-    """Reads of the rows that entries need, which wait for a disk that hangs."""
+class SimDiskReaders(SimExecutor):
+    """Threads that read from the disk or write the registry, and wait while the whole disk stalls."""
 
     def __init__(self, loop: VirtualLoop, disk: Disk) -> None:
         super().__init__(loop)
         self._disk = disk
 
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See `Executor`."""
+        future: Future[T] = Future()
+        future.set_running_or_notify_cancel()
+        self._loop.submit(self.run_into, future, fn, args)
+        return future
+
     def run_into(self, future: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         """See `VirtualLoop.run_in_executor`."""
-        if self._disk.hangs:
-            self._loop.call_later(HANGS_SECONDS, self.run_into, future, function, arguments)
+        seconds = self._seconds()
+        if seconds > 0.0:
+            self._loop.call_later(max(seconds, HANGS_SECONDS), self.run_into, future, function, arguments)
         else:
             run_into(future, function, arguments)
+
+    def _seconds(self) -> float:
+        """Return the time after which to look again, or 0 to go on."""
+        return self._disk.reads_stalled_until - self._loop.now
+
+
+class SimRowReaders(SimDiskReaders):
+    """Reads of the rows that entries need, which wait for a disk that hangs, too."""
+
+    def _seconds(self) -> float:
+        return HANGS_SECONDS if self._disk.hangs else super()._seconds()
 
 
 class SimWriters:

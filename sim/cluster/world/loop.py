@@ -20,6 +20,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, Protocol, TypeVar
+from weakref import ref
 
 from sim.cluster.world.host import HOST, Handle, Host
 
@@ -37,7 +38,8 @@ class SpinningError(Exception):
 class SimTask(asyncio.Task[T]):
     """A task that is hashed by its number, so that the order of a set of tasks is deterministic."""
 
-    __slots__ = ("number",)
+    __slots__ = ("host", "number")
+    host: Host | None
     number: int
 
     def __hash__(self) -> int:
@@ -92,6 +94,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._is_running = False
         self._factory: Callable[..., Any] | None = None
         self._generator_hosts: dict[int, Host | None] = {}
+        self._tasks: list[ref[SimTask[Any]]] = []
+        """All tasks, in the order of their creation."""
         self.graves: list[object] = []
         """Tasks and callbacks of dead hosts. They are kept because collecting them would run their `finally` blocks."""
 
@@ -198,7 +202,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Create a task of the current host, or of the host whose context is given."""
         task: SimTask[T] = SimTask.__new__(SimTask)
         task.number = next(self._hashes)
+        task.host = HOST.get() if context is None else context.get(HOST)
         task.__init__(coro, loop=self, name=name or "task", context=context)  # type: ignore[misc]  # numbered before it is hashed
+        self._tasks.append(ref(task))
         return task
 
     def spawn(self, host: Host | None, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -332,6 +338,16 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Record a failure that asyncio reports as uncaught."""
         if not self._is_closed:
             self.failures.append((str(context.get("message")), context.get("exception")))
+
+    def unseen_failure(self) -> BaseException | None:
+        """Return the first failure of a task that nobody has looked at. asyncio reports one only when it collects the task, which it never does here."""
+        for known in self._tasks:
+            task = known()
+            if task is None or not task.done() or (task.host is not None and task.host.is_dead):
+                continue
+            if task._log_traceback:
+                return task.exception()
+        return None
 
     def close(self) -> None:
         """Close every remaining task. Their `finally` blocks run without any effect."""

@@ -7,7 +7,7 @@ applied completely or not at all. There is one thread. A read transaction that s
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -98,8 +98,10 @@ class RowFile:
 class MemoryEnvironment:
     """An open file, in place of `lmdb.Environment`."""
 
-    def __init__(self, file: RowFile, map_bytes: int) -> None:
+    def __init__(self, file: RowFile, map_bytes: int, failing_commit: Callable[[], bool | None] = lambda: None) -> None:
+        """Open the file. `failing_commit` is asked before each commit. If it fails, the answer is whether it takes effect."""
         self.file = file
+        self.failing_commit = failing_commit
         self._map_bytes = map_bytes
         self._is_closed = False
 
@@ -149,8 +151,14 @@ class Transaction:
         if error is not None:
             self.abort()
         elif self._is_write:
-            self._environment.file.grow()
-            self._environment.file.commits += 1
+            takes_effect = self._environment.failing_commit()
+            if takes_effect is False:
+                self.abort()
+            else:
+                self._environment.file.grow()
+                self._environment.file.commits += 1
+            if takes_effect is not None:
+                raise lmdb.Error("mdb_txn_commit: Input/output error")
 
     def id(self) -> int:
         """Return the transaction's number."""

@@ -23,6 +23,7 @@ MARKS = {
     "break_streams": "streams_reset",
     "slow_disk": "slow_commits",
     "full_map": "writes_refused",
+    "fail_commit": "commits_failed",
     "clock_jump": "clock_jumps_read",
     "wrong_clock": "clocks_found_wrong",
     "sleep_all": "clock_jumps_read",
@@ -73,6 +74,19 @@ def test_partitions_that_lose_their_majority_are_recovered() -> None:
     assert outcome.verdict is Verdict.OK, outcome.detail
     assert outcome.faults["recover"]
     assert outcome.counts["boots"] > 5
+
+
+def test_members_that_are_late_lose_their_sessions() -> None:
+    outcome = run_isolated(1, options=calm_options(seconds=9.0, members=3, late_share=0.3))
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["sessions_ended"]
+
+
+def test_copies_for_moves_keep_the_rate_of_an_operator() -> None:
+    options = calm_options(seconds=SECONDS, fault_every=0.4, machines=4, move_replicas=1, move_rate=20_000)
+    outcome = run_isolated(1, options=options)
+    assert outcome.verdict is Verdict.OK, outcome.detail
+    assert outcome.counts["moves_paced"]
 
 
 def test_leaders_are_overtaken_while_a_follower_installs_their_snapshot() -> None:

@@ -14,11 +14,26 @@ from typing import Any, cast
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.readiness import NotReady, Reason
+from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.supervisor import Work
 from raftmq.broker.replica.disk import IDLE, Writing
 from raftmq.broker.replica.inbound_bytes import InboundBytes
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.broker.replica.recent_entries import RecentEntries, RecentEntriesBudget
 from raftmq.broker.services.append_session import AppendSession
 from raftmq.client.codec.batch import encode_body
+from raftmq.errors import (
+    ErrorCode,
+    InternalError,
+    InvalidArgumentError,
+    NoLeaderError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    RaftMQError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.log_commands import ForgetOffsets
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import AlterConfig, DeleteConsumerGroup, Done, InitNamedProducer, RevertReplicas
@@ -30,6 +45,7 @@ from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.messages import AppendResponse, VoteRequest, VoteResponse
 from raftmq.raft.ready import Role
 from raftmq.storage.entry_codec import encode_key
+from raftmq.storage.errors import CommitFailedError, DamagedReplicaError, RegistryError, StorageFullError
 from raftmq.storage.log_store import ReplicaKey, Update
 from raftmq.storage.pending_write import meta_of_new_replica
 from raftmq.storage.registry_codec import ReplicaRow, ReplicaState
@@ -42,6 +58,7 @@ from sim.cluster.invariants.acknowledged import Acknowledged
 from sim.cluster.invariants.applied_once import AppliedOnce
 from sim.cluster.invariants.bounded_restart import check_bounded_restart, durable_clean_point
 from sim.cluster.invariants.budgets import Budgets
+from sim.cluster.invariants.client_errors import check_client_error
 from sim.cluster.invariants.committed_log import Batch, CommittedLog
 from sim.cluster.invariants.committed_on_disk import CommittedOnDisk
 from sim.cluster.invariants.definite_failures import DefiniteFailures
@@ -53,6 +70,7 @@ from sim.cluster.invariants.durable_answers import (
 )
 from sim.cluster.invariants.exactly_once import ExactlyOnce
 from sim.cluster.invariants.failed_calls import watch_calls
+from sim.cluster.invariants.failed_commits import check_ended_after_failed_commit
 from sim.cluster.invariants.group_ownership import GroupOwnership
 from sim.cluster.invariants.high_watermark import HighWatermark
 from sim.cluster.invariants.memory import Memory
@@ -84,6 +102,7 @@ from sim.history.checker import judge
 from tests.support.fsm.harness import MetadataLog
 from tests.support.fsm.histories import LogBuilder
 from tests.support.sim.broken import broken
+from tests.support.sim.calm import calm_options
 
 WHERE = TopicPartition("t", 0)
 KEY = ReplicaKey(cast("Any", 7), cast("Any", 3))
@@ -315,18 +334,95 @@ def test_calls_have_no_defect() -> None:
 
     original = handlers.internal_error
     undo = watch_calls(lambda check: check())
-    assert "a defect of the broker" in str(handlers.internal_error("Poll", OSError("no room")))
+    assert "a defect of the broker" in str(handlers.internal_error("Poll", StorageFullError(KEY, "no room")))
     handlers.internal_error("Poll", PlantedDefect("n1", "somewhere"))
     with broken("CallsHaveNoDefect"):
         handlers.internal_error("Poll", RuntimeError("deque mutated during iteration"))
+    with broken("CallsHaveNoDefect"):
+        handlers.internal_error("Poll", TimeoutError())
     with broken("CallsHaveNoDefect"):
         AppendSession._fail(cast("Any", None), cast("Any", None), KeyError("x"))
     undo()
     assert handlers.internal_error is original
 
 
+def test_client_errors_are_explained() -> None:
+    options = calm_options()
+    check_client_error("send", NoLeaderError(), options)
+    check_client_error("send in passing", UnknownTopicError(), options)
+    check_client_error("send", ProducerFencedError(), calm_options(namesakes=2))
+    check_client_error("send", OutOfOrderSequenceError(), calm_options(is_forgetful=True))
+    check_client_error("send", UnknownPartitionError(), calm_options(grow_every=1.0))
+    unexplained: tuple[RaftMQError, ...] = (
+        ProducerFencedError(),
+        OutOfOrderSequenceError(),
+        UnknownPartitionError(),
+        UnknownTopicError(),
+        InternalError(),
+        InvalidArgumentError(),
+    )
+    for error in unexplained:
+        with broken("ClientErrorsAreExplained"):
+            check_client_error("send", error, options)
+    with broken("ClientErrorsAreExplained"):
+        check_client_error("consumer", UnknownTopicError(), options)
+
+
+def a_process(disk: Disk, commit_failed_at: float | None = None) -> Any:
+    machine = SimpleNamespace(name="n1", disk=disk)
+    return SimpleNamespace(machine=machine, host="n1#1", commit_failed_at=commit_failed_at)
+
+
+def test_a_failed_commit_ends_its_broker() -> None:
+    disk = Disk(random.Random(1), 1 << 30)
+    check_ended_after_failed_commit(a_process(disk), 9.0)
+    check_ended_after_failed_commit(a_process(disk, 8.95), 9.0)  # a thread reports it
+    with broken("FailedCommitEndsBroker"):
+        check_ended_after_failed_commit(a_process(disk, 8.0), 9.0)
+
+
+def test_a_commit_fails_with_or_without_effect() -> None:
+    disk = Disk(random.Random(1), 1 << 30)
+    store = SimLogStore(disk, map_bytes=1 << 30)
+    state: Any = founder_state(Membership(cast("Any", (3, 4, 5))))
+    has_effect: set[bool] = set()
+    for number in range(3, 20):
+        key = ReplicaKey(cast("Any", 7), cast("Any", number))
+        store.create(key, state, ())
+        store.open(key)
+        disk.failing_commits = 1
+        with pytest.raises(CommitFailedError):
+            store.append_batch([(key, Update(HardState(*cast("Any", (7, 3, 5))), (entry(6, 0, term=6),)))])
+        has_effect.add(encode_key(6) in disk.files[key].tables["log"].rows)
+    assert has_effect == {False, True}
+    assert disk.failed_commits == 17
+
+
+def test_no_broker_ends_or_stays_down_without_a_fault_of_its_disk() -> None:
+    """A broker that ends is started again, so that nothing else would tell."""
+    loop = SimpleNamespace(after=lambda *_: None)
+    hooks: dict[str, Any] = {"on_process": [], "on_broken_replica": [], "on_fatal_error": [], "on_failed_start": []}
+    checker = Checker(cast("Any", SimpleNamespace(loop=loop, **hooks)))
+    disk = Disk(random.Random(1), 1 << 30)
+    healthy, failed = a_process(disk), a_process(disk, 8.0)
+
+    checker._on_fatal(failed, CommitFailedError(KEY, "x"))
+    checker._on_failed_start(failed, CommitFailedError(KEY, "x"))
+    checker._on_failed_start(healthy, RequestError(ErrorCode.BROKER_ID_TAKEN, "x"))
+    checker._on_failure(healthy, Work.HOUSEKEEPING, StorageFullError(KEY, "x"))
+    for error in (CommitFailedError(KEY, "x"), DamagedReplicaError(KEY, "x"), KeyError("x"), RegistryError("x")):
+        with broken("NoDefect"):
+            checker._on_fatal(healthy, error)
+        with broken("NoDefect"):
+            checker._on_failed_start(healthy, error)
+    for other in (TimeoutError(), OSError("x")):
+        with broken("NoDefect"):
+            checker._on_failure(healthy, Work.HOUSEKEEPING, other)
+    checker.damaged["n1", KEY] = None
+    checker._on_fatal(healthy, DamagedReplicaError(KEY, "x"))
+
+
 def test_bounded_restart() -> None:
-    from raftmq.broker.replica.initial_state import founder_state
     from raftmq.storage.log_scan import Verify
 
     disk = Disk(random.Random(1), 1 << 30)
@@ -684,6 +780,17 @@ def test_session_kept() -> None:
         groups.on_unknown("m", 3.0)
 
 
+def test_a_member_that_sends_heartbeats_is_not_removed() -> None:
+    """If it comes back it only joins again, and so its answers do not tell."""
+    groups = GroupOwnership(10.0, 1.25)
+    for member_id in ("silent", "heard", "leaves"):
+        groups.on_heard(member_id, 1.0 if member_id == "silent" else 8.0)
+    groups.on_may_go("leaves")
+    groups.on_removed(("silent", "leaves", "never answered"), 9.0)
+    with broken("SessionKept"):
+        groups.on_removed(("heard",), 9.0)
+
+
 def test_retention_keeps() -> None:
     acknowledged = Acknowledged(committed())
     retention = Retention(acknowledged)
@@ -962,6 +1069,42 @@ def test_settings_are_kept() -> None:
         alter(0, "scrub_bytes_per_second", None)
 
 
+def test_a_healed_broker_is_ready_and_keeps_nothing() -> None:
+    reasons: list[NotReady] = []
+    disk, placed = Disk(random.Random(1), 1 << 30), SimpleNamespace(replicas=(ReplicaView(1, 3),))
+    process = SimpleNamespace(machine=SimpleNamespace(disk=disk))
+    standing = SimpleNamespace(not_ready_reasons=lambda: reasons)
+    node: Any = SimpleNamespace(standing=standing, process=process, view=SimpleNamespace(node_id=1))
+    partitions: dict[int, Any] = {7: placed}
+    metadata: Any = SimpleNamespace(partition=partitions.get)
+    why_not = run.Simulation._problem_of_node
+
+    disk.files[ReplicaKey(cast("Any", 7), cast("Any", 2))] = cast("Any", None)
+    assert why_not(node, metadata) == "node 1 keeps r2 of g7"
+    partitions.clear()
+    assert why_not(node, metadata) == "node 1 keeps r2 of g7"
+    reasons.append(NotReady(Reason.STOPPING, "it stops"))
+    assert why_not(node, metadata) == "node 1 is not ready: it stops"
+
+
+def test_a_healed_partition_has_the_replicas_of_its_topic() -> None:
+    nodes = [SimpleNamespace(state="active") for _ in range(3)]
+    topic = SimpleNamespace(group_ids=(7,), replication_factor=3)
+    partition = SimpleNamespace(replicas=(1, 2))
+    metadata: Any = SimpleNamespace(
+        nodes=lambda: nodes, topics=lambda: (topic,), partition=lambda _: partition, feature_level=FEATURE_LEVEL
+    )
+    simulation: Any = SimpleNamespace(nemesis=SimpleNamespace(counts={"move_replicas": 0}))
+    why_not = run.Simulation._problem_of_replicas
+
+    assert why_not(simulation, metadata) == "g7 has 2 replicas, and its topic wants 3"
+    nodes[0].state = "removed"
+    assert not why_not(simulation, metadata), "there is no other broker"
+    nodes[0].state = "active"
+    simulation.nemesis.counts["move_replicas"] = 1
+    assert not why_not(simulation, metadata), "an operator may have moved it to two brokers"
+
+
 def test_given_up_moves_are_undone() -> None:
     """A snapshot replaces the state that the end of a move is compared with: seed 821610 with `--queues`."""
 
@@ -991,8 +1134,8 @@ def test_given_up_moves_are_undone() -> None:
 def test_after_a_lossy_recovery_readers_begin_again_where_it_said_that_the_log_ends() -> None:
     """More may have come to the replica after the command had asked it."""
     loop = SimpleNamespace(after=lambda *_: None)
-    cluster = SimpleNamespace(loop=loop, on_process=[], on_broken_replica=[], on_fatal_error=[], trace=lambda _: None)
-    checker = Checker(cast("Any", cluster))
+    hooks: dict[str, Any] = {"on_process": [], "on_broken_replica": [], "on_fatal_error": [], "on_failed_start": []}
+    checker = Checker(cast("Any", SimpleNamespace(loop=loop, trace=lambda _: None, **hooks)))
     for index in (1, 2, 3):
         checker.committed.on_applied(1, 1, entry(index, index - 1, b"a"))
     told: list[tuple[int, int, int]] = []

@@ -34,6 +34,24 @@ def test_time_jumps_to_the_next_timer_and_each_host_has_its_own_clock(loop: Virt
     assert seen == [pytest.approx(100.0), pytest.approx(110.0)]
 
 
+def test_a_failure_of_a_task_that_nobody_looks_at_is_found(loop: VirtualLoop) -> None:
+    """Without a collection of cycles asyncio never reports it."""
+    dead = Host("dead", 1, 1.0, 0.0)
+
+    async def fail(name: str) -> None:
+        raise KeyError(name)
+
+    tasks = [
+        loop.spawn(host, fail(name)) for host, name in ((None, "seen"), (dead, "of a dead host"), (None, "unseen"))
+    ]
+    assert loop.run_until(lambda: all(task.done() for task in tasks), 60)
+    assert isinstance(tasks[0].exception(), KeyError)
+    loop.kill(dead)
+
+    assert repr(loop.unseen_failure()) == "KeyError('unseen')"
+    assert loop.unseen_failure() is None
+
+
 def test_a_timer_is_never_early_on_its_host(loop: VirtualLoop) -> None:
     host = Host("odd", 1, 1.1234567, 98765.4321)
     late: list[float] = []
