@@ -91,9 +91,10 @@ class AdminService:
             replication_factor = request.replication_factor or min(
                 DEFAULT_REPLICATION_FACTOR, max(1, host_count(self._metadata.nodes()))
             )
-            plans = self._plan(request.partitions or DEFAULT_PARTITIONS, replication_factor, existing_count=0)
-            created = await self.leader.execute(
-                CreateTopic(request.name, kind, replication_factor, config, plans), TopicCreated, deadline
+            created = await self._create(
+                lambda: self._plan(request.partitions or DEFAULT_PARTITIONS, replication_factor, existing_count=0),
+                lambda plans: CreateTopic(request.name, kind, replication_factor, config, plans),
+                deadline,
             )
         await self._wait_leaders(created.topic_id, deadline)
         return pb.CreateTopicResponse(
@@ -113,10 +114,27 @@ class AdminService:
                 )
             if not request.rehash:
                 _check_growth(topic)
-            plans = self._plan(request.total - count, topic.replication_factor, existing_count=count)
-            created = await self.leader.execute(AddPartitions(topic.topic_id, count, plans), TopicCreated, deadline)
+            created = await self._create(
+                lambda: self._plan(request.total - count, topic.replication_factor, existing_count=count),
+                lambda plans: AddPartitions(topic.topic_id, count, plans),
+                deadline,
+            )
         await self._wait_leaders(created.topic_id, deadline)
         return pb.AddPartitionsResponse(metadata_revision=created.revision, topic=self._topic(created.topic_id))
+
+    async def _create(
+        self,
+        plan: Callable[[], tuple[PartitionPlan, ...]],
+        command: Callable[[tuple[PartitionPlan, ...]], CreateTopic | AddPartitions],
+        deadline: float,
+    ) -> TopicCreated:
+        """Place partitions and create them. They are placed again if one of their brokers was removed in the meantime."""
+        while True:
+            try:
+                return await self.leader.execute(command(plan()), TopicCreated, deadline)
+            except RequestError as error:
+                if error.code != pb.UNKNOWN_BROKER:
+                    raise
 
     @on_metadata_leader
     async def alter_topic(self, request: pb.AlterTopicRequest, call: Call) -> pb.AlterTopicResponse:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
+from raftmq.fsm.metadata_commands import Done, RemoveNode
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
@@ -130,6 +132,30 @@ async def test_replicas_spread_over_hosts_and_leaders_are_even():
         assert topic.replication_factor == 3
         assert all(sorted(p.replica_brokers) == [1, 2, 3] for p in topic.partitions)
         assert sorted(p.replica_brokers[0] for p in topic.partitions) == [1, 1, 2, 2, 3, 3]
+
+
+async def test_partitions_are_placed_again_if_a_broker_is_removed_in_the_meantime():
+    """The caller named no broker, and once got UNKNOWN_BROKER."""
+    async with running() as node:
+        for node_id in (2, 3, 4):
+            await node.register(node_id, f"uuid-{node_id}")
+
+        async def while_removing(broker_id: int, change: Callable[[], Awaitable[object]]) -> None:
+            call = node.call()
+            removal = asyncio.create_task(node.admin.leader.execute(RemoveNode(broker_id), Done, call.deadline))
+            await asyncio.sleep(0)  # it is proposed, and not applied yet
+            assert node.metadata.state_machine.node(broker_id).state == "active"
+            await change()
+            await removal
+
+        create = pb.CreateTopicRequest(name="flights", partitions=4, replication_factor=2, timeout_ms=WAIT_MS)
+        await while_removing(2, lambda: node.admin.create_topic(create, node.call()))
+        grow = pb.AddPartitionsRequest(name="flights", total=8, timeout_ms=WAIT_MS)
+        await node.register(5, "uuid-5")
+        await while_removing(5, lambda: node.admin.add_partitions(grow, node.call()))
+        topic = (await node.admin.describe_topic(pb.DescribeTopicRequest(name="flights"), node.call())).topic
+        assert len(topic.partitions) == 8
+        assert {broker_id for p in topic.partitions for broker_id in p.replica_brokers} == {1, 3, 4}
 
 
 async def test_partitions_are_added_after_the_existing_ones():
