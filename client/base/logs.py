@@ -86,6 +86,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "transform_partition_begun": "A transformer begins a partition at `offset`. `is_resumed`: with the state that its last owner committed",
     "transform_partition_lost": "A transformer found that another member owns a partition, and left it",
     "transform_delayed": "A step of a transformer failed and is repeated",
+    "transform_input_recovered": "A recovery lost records of a transformer's input from `kept_end_offset` on. Their outputs stay, and new records get their own",
     "transform_records_missed": "Records were deleted before a transformer handled them. It continues at `next_offset`",
     "transform_name_lost": "The name under which a transformer writes belongs to a later owner of the partition, or expired",
     "handler_failed": "A handler raised the exception that follows, or exceeded its time limit. Logged for the first failure of a kind, else at most every 5 s",

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from raftmq.client.base import settings
+from raftmq.client.base.arguments import LONG_MAX
 from raftmq.client.base.background import Backoff
 from raftmq.client.base.error_details import error_from_detail, with_address
 from raftmq.client.connection.resolver import Resolver
@@ -16,13 +17,14 @@ from raftmq.errors import (
     FailedPreconditionError,
     NoLeaderError,
     NotLeaderError,
+    OffsetOutOfRangeError,
     Outcome,
     ProtocolError,
     RaftMQError,
     RequestTimedOutError,
     UnknownPartitionError,
 )
-from raftmq.methods import DELETE_RECORDS
+from raftmq.methods import DELETE_RECORDS, POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import TopicPartition
 
@@ -191,6 +193,32 @@ async def _guarded(
 def name_of_target(target: LeaderTarget) -> str:
     """Return the name of a target for messages."""
     return f"{target.topic_partition.topic}/{target.topic_partition.partition}"
+
+
+async def kept_ends(
+    resolver: Resolver, groups: Mapping[TopicPartition, int], timeout_seconds: float
+) -> dict[TopicPartition, int]:
+    """Return the partitions that were recovered since these Raft groups served them, with the lowest end of the logs that were kept.
+
+    Records of those groups from that offset on may be lost, and others may have their offsets. Raises as `call_leaders`.
+    """
+
+    async def ask(
+        connection: Connection, targets: list[LeaderTarget], seconds: float
+    ) -> list[int | RaftMQError | None]:
+        # No log reaches this offset, so the answer is a refusal, which names the kept end if there was a recovery.
+        request = pb.PollRequest(metadata_revision=resolver.metadata_revision)
+        for target in targets:
+            number, group_id = target.topic_partition.partition, groups[target.topic_partition]
+            request.partitions.add(topic_id=target.topic_id, partition=number, offset=LONG_MAX, group_id=group_id)
+        answer = await connection.call(POLL, request, seconds)
+        refusals = {(one.topic_id, one.partition): error_from_detail(one.error) for one in answer.partitions}
+        late = RequestTimedOutError("the broker gave no answer for the partition")
+        found = [refusals.get((target.topic_id, target.topic_partition.partition), late) for target in targets]
+        return [one.kept_end_offset if isinstance(one, OffsetOutOfRangeError) else one for one in found]
+
+    ends = await call_leaders(resolver, groups, timeout_seconds, ask)
+    return {partition: end for partition, end in ends.items() if end is not None}
 
 
 async def list_offsets(

@@ -52,6 +52,8 @@ class OffsetCommit(NamedTuple):
     """The ranges finished beyond the offset, encoded by `offset_ranges`."""
     note: str = ""
     """Text for the next owner, stored with the offset; at most 4096 bytes."""
+    read_group_id: int = 0
+    """The Raft group that served the records before the offset. 0: the one of the `OwnedPartition`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ async def commit_offsets(
                     offset=commits[target.topic_partition].offset,
                     finished=commits[target.topic_partition].finished,
                     note=commits[target.topic_partition].note,
-                    group_id=owned[target.topic_partition].read_group_id,
+                    group_id=commits[target.topic_partition].read_group_id
+                    or owned[target.topic_partition].read_group_id,
                 )
                 for target in group
             ],

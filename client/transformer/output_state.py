@@ -12,6 +12,10 @@ It is committed with the partition's offset, as its note, so both change togethe
    earlier owner can write anything new, however late it resumes. Only then may a changed number of partitions be used.
 4. An output that is not written yet was not written before `since_s` either. Brokers forget a producer 14 days after its last batch in a
    partition. Therefore, while `since_s` is younger, a producer that they do not know has not written there since.
+5. A recovery of the input partition that kept an older replica gives offsets of lost records to new ones, and loses the latest commits. The
+   sequences of the lost records' outputs may be used. So no record from the kept end on is handled under a state that names an earlier Raft
+   group. An owner handles the records before, and then begins a new state. If it has begun the state itself, it knows every used sequence,
+   and commits the state with the new group.
 
 A state begins under a new generation: the owner epoch of the member that begins it. Owner epochs only rise, so a member that lost the
 partition cannot fence its successor. Within a generation each output partition has an epoch of its own. It is raised when the brokers have
@@ -70,6 +74,8 @@ class OutputState:
     """Seconds since 1970. No output that is not counted was written before."""
     topics: Mapping[int, TopicState] = field(default_factory=dict)
     """By topic id."""
+    group_id: int = 0
+    """The Raft group of the input that served the records (rule 5). 0: a version wrote the state that did not know it."""
 
     def at(self, topic_id: int, partition: int) -> PartitionState:
         """Return the state of an output partition."""
@@ -124,6 +130,8 @@ class OutputState:
                 if state.restarts:
                     numbers.append(state.restarts)
                 before = partition
+        if self.group_id:
+            numbers.append(self.group_id)  # at the end, where earlier versions do not look
         note = _PREFIX + _VERSION + base64.b85encode(b"".join(map(_to_varint, numbers))).decode()
         if len(note) > settings.TRANSFORM_NOTE_BYTES_MAX:
             partitions = sum(len(topic.partitions) for topic in self.topics.values())
@@ -146,11 +154,12 @@ class OutputState:
             numbers = _Numbers(base64.b85decode(body.removeprefix(_VERSION)))
             producer_id, generation, until, since_s, topic_count = (numbers.take() for _ in range(5))
             topics = {numbers.take(): _decode_topic(numbers) for _ in range(topic_count)}
+            group_id = 0 if numbers.is_over else numbers.take()
         except (ValueError, IndexError) as error:
             raise TransformStateError(
                 f"the transformer's state is damaged ({error}): reset the group's offsets"
             ) from error
-        return OutputState(producer_id, generation, until, since_s, topics)
+        return OutputState(producer_id, generation, until, since_s, topics, group_id)
 
 
 def first_epoch(generation: int) -> int:
@@ -185,6 +194,10 @@ class _Numbers:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self._at == len(self._data)
 
     def take(self) -> int:
         number = shift = 0

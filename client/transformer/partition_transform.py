@@ -33,6 +33,7 @@ from raftmq.client.transformer.transform_consumer import TransformConsumer
 from raftmq.errors import (
     ClosedClientError,
     FencedError,
+    OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     PoisonRecordError,
     ProducerFencedError,
@@ -97,6 +98,10 @@ class PartitionTransform:
         """Records below may be handled, because the committed state includes them."""
         self._has_waiting_count = False
         """An output topic has a new number of partitions that may not be used yet."""
+        self._recovered_group = 0
+        """The Raft group that the input got in a recovery which the state does not know yet. 0: there is none."""
+        self._kept_end = 0
+        """Records from here on may have other outputs under the state's sequences, if there is such a group (rule 5)."""
         self._throttle = LogThrottle(settings.LOG_INTERVAL_SECONDS)
 
     # ---------------------------------------------------------------------------------------------- what the loop calls
@@ -167,20 +172,21 @@ class PartitionTransform:
                 self._news.clear()
                 await self._news.wait()
             self._offset = self._first_offset
-            await self._begin_generation()
+            await self._begin_generation(self._consumer.read_group(self.partition))
         else:
             self._offset = self._sent_until = self._opened.offset
             self._inherited_until = self._promised_until = max(found.until, self._offset)
             if found.until > self._offset:
                 await self._check_remembered(found, self._offset)
-            self._state, self._committed_until = found, found.until
+            group_id = found.group_id or self._consumer.read_group(self.partition)
+            self._state, self._committed_until = replace(found, group_id=group_id), found.until
             self._name.resume(found.producer_id, first_epoch(found.generation))
         self._keeper = self._name.keep(self._on_name_lost, self._fail)
         data = (*self.partition, self._offset, found is not None)
         log.info("transform_partition_begun topic=%s partition=%d offset=%d is_resumed=%s", *data)
 
-    async def _begin_generation(self) -> None:
-        """Begin a new state at the offset. It counts no output of an earlier state, and brokers accept no more batches of an earlier one.
+    async def _begin_generation(self, group_id: int) -> None:
+        """Begin a new state at the offset, for records of a Raft group. It counts no output of an earlier state, and brokers accept no more batches of an earlier one.
 
         Raises `FencedError` when a later owner has begun a state.
         """
@@ -191,8 +197,8 @@ class PartitionTransform:
             )
         except ProducerFencedError as error:
             raise FencedError(f"{_name(self.partition)} has a later owner") from error
-        self._inherited_until = self._promised_until = self._sent_until = self._offset
-        self._state = OutputState(producer_id, generation, self._offset, _now_s())
+        self._inherited_until = self._promised_until = self._sent_until = self._committed_until = self._offset
+        self._state = OutputState(producer_id, generation, self._offset, _now_s(), group_id=group_id)
         await self._commit()
 
     async def _check_remembered(self, state: OutputState, offset: int) -> None:
@@ -231,7 +237,49 @@ class PartitionTransform:
             raise TransformStateError(
                 f"{_name(self.partition)}: records were deleted while they were handled: restart the transformer"
             )
-        await self._begin_generation()
+        await self._begin_generation(state.group_id)
+
+    async def _follow_recovery(self) -> None:
+        """Handle only records before the kept end under a state of an earlier group of the input, and then leave it (rule 5)."""
+        state, group_id = self._started(), self._consumer.read_group(self.partition)
+        if not self._recovered_group and not state.group_id:
+            self._state = replace(state, group_id=group_id)
+        elif group_id > max(state.group_id, self._recovered_group):
+            await self._on_recovered(group_id)
+        next_offset = self._waiting[0].offset if self._waiting else self._offset
+        if self._recovered_group and max(next_offset, self._offset) >= self._kept_end:
+            await self._leave_group()
+
+    async def _on_recovered(self, group_id: int) -> None:
+        """Note a recovery of the input, and forget the records that it has lost."""
+        known, timeout = self._started().group_id, self._parts.timeout_seconds
+        end = await self._persist(lambda: self._consumer.kept_end(self.partition, known, timeout))
+        self._kept_end = self._offset if end is None else end
+        self._recovered_group = group_id
+        data = (*self.partition, self._offset, self._kept_end)
+        log.warning("transform_input_recovered topic=%s partition=%d offset=%d kept_end_offset=%d", *data)
+        self._offset = min(self._offset, self._kept_end)
+        # Until the kept end, facts of a predecessor whose commits are lost must stay as they were.
+        self._inherited_until = max(self._inherited_until, self._kept_end)
+        # The consumer went back if it had read lost records. Those it read before are still waiting.
+        bound = self._consumer.known_position(self.partition)
+        kept: deque[Record] = deque()
+        for record in reversed(self._waiting):
+            if bound is None or record.offset < bound:
+                kept.appendleft(record)
+                bound = record.offset
+        self._waiting = kept
+
+    async def _leave_group(self) -> None:
+        """Take a state for the records from the kept end on."""
+        state, group_id = self._started(), self._recovered_group
+        if state.generation < self._opened.owner_epoch:
+            await self._commit()  # a successor would be fenced below the kept end by the new generation
+            await self._begin_generation(group_id)
+        else:
+            self._state = replace(state, group_id=group_id)
+            await self._commit()
+        self._recovered_group = 0
 
     # ------------------------------------------------------------------------------------------------------------ chunks
 
@@ -240,6 +288,7 @@ class PartitionTransform:
         while not self._is_ending:
             self._news.clear()
             self._check()
+            await self._follow_recovery()
             if self._waiting and self._waiting[0].offset != self._offset:
                 await self._skip_to(self._waiting[0].offset)
             if self._waiting and self._offset >= self._committed_until:
@@ -253,9 +302,10 @@ class PartitionTransform:
     def _chunk(self) -> list[Record]:
         records: list[Record] = []
         size = 0
+        end = min(self._committed_until, self._kept_end) if self._recovered_group else self._committed_until
         for record in self._waiting:
             is_full = len(records) == settings.TRANSFORM_CHUNK_RECORDS_MAX or size > settings.TRANSFORM_CHUNK_BYTES_MAX
-            if is_full or record.offset >= self._committed_until:
+            if is_full or record.offset >= end:
                 break
             records.append(record)
             size += len(record.key or b"") + len(record.value or b"")
@@ -378,8 +428,9 @@ class PartitionTransform:
         return self._promised_until
 
     def _submit(self, until: int) -> asyncio.Future[None]:
-        note = replace(self._started(), until=until).encode()
-        future = self._consumer.submit(self.partition, self._offset, note)
+        state = self._started()
+        note = replace(state, until=until).encode()
+        future = self._consumer.submit(self.partition, self._offset, note, state.group_id)
         future.add_done_callback(partial(self._on_committed, until))
         return future
 
@@ -389,6 +440,8 @@ class PartitionTransform:
             return
         if error is None:
             self._committed_until = max(self._committed_until, until)
+        elif isinstance(error, OffsetOutOfRangeError) and error.kept_end_offset is not None:
+            pass  # the next poll is refused, too, and takes the consumer back (rule 5)
         elif isinstance(error, FencedError) or not _may_pass(error):
             self._fail(error)
         elif self._throttle.is_due():

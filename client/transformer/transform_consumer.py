@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar, NamedTuple
 
+from raftmq.client.connection.leader_calls import kept_ends
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.membership.group_calls import OffsetCommit
@@ -40,7 +41,19 @@ class TransformConsumer(Consumer):
         state = self._fetcher.partitions.get(partition)
         return state.position if state is not None else None
 
-    def submit(self, partition: TopicPartition, offset: int, note: str) -> asyncio.Future[None]:
-        """Commit without waiting. The future has the outcome of `Consumer.commit`. The last submitted commit wins."""
+    def read_group(self, partition: TopicPartition) -> int:
+        """Return the Raft group that served the latest records of a partition, or 0 if it is not known."""
+        state = self._fetcher.partitions.get(partition)
+        return 0 if state is None else state.read_group_id or self._resolver.present_group(state.group_id)
+
+    async def kept_end(self, partition: TopicPartition, group_id: int, timeout_seconds: float) -> int | None:
+        """Return the offset from which on records of a Raft group may be lost by a recovery, or None without one. Raises as `kept_ends`."""
+        return (await kept_ends(self._resolver, {partition: group_id}, timeout_seconds)).get(partition)
+
+    def submit(self, partition: TopicPartition, offset: int, note: str, group_id: int) -> asyncio.Future[None]:
+        """Commit an offset after records of a Raft group without waiting. The future has the outcome of `Consumer.commit`.
+
+        The last submitted commit wins.
+        """
         self._check_alive()
-        return self._assignment.commits().submit({partition: OffsetCommit(offset, note=note)})
+        return self._assignment.commits().submit({partition: OffsetCommit(offset, note=note, read_group_id=group_id)})

@@ -7,7 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from raftmq import Admin, Consumer, Message, PartitionRecovery, Producer, Queue, Record, TopicPartition, Worker
+from raftmq import (
+    Admin,
+    Consumer,
+    Message,
+    Output,
+    PartitionRecovery,
+    Producer,
+    Queue,
+    Record,
+    TopicPartition,
+    Transformer,
+    Worker,
+)
 from raftmq.broker.node import Node
 from raftmq.broker.partitions.log import PartitionLog
 from raftmq.cli.doctor import recovery_findings
@@ -388,6 +400,63 @@ async def test_a_worker_works_again_on_what_was_kept_and_goes_on_with_new_record
     await working
     assert begun[7:] == []
     assert "work_begun_again topic=flights partition=0" in caplog.text
+
+
+async def test_a_transformer_writes_the_outputs_of_records_that_take_the_offsets_of_lost_ones(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Outputs of the lost records exist under the same sequences, so brokers would take the new ones for repetitions."""
+    group_id, kept, lost, other = await three_of_five(nodes)
+    servers = other.addresses.client
+
+    def transformer() -> asyncio.Task[None]:
+        made = Transformer(
+            "flights", "g", lambda record: Output("out", record.value, partition=0), bootstrap_servers=servers
+        )
+        return asyncio.create_task(made.serve())
+
+    async with (
+        admin_of(other) as admin,
+        Producer(bootstrap_servers=servers, delivery_timeout_ms=20_000) as producer,
+        Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as outputs,
+    ):
+        await admin.create_topic("out", 1, 5)
+        outputs.assign([TopicPartition("out", 0)])
+        running = transformer()
+        await (await producer.send("flights", b"0", partition=0))
+        await until(lambda: kept.partitions[group_id].high_watermark == 1)
+        await until(lambda: committed_at(kept, group_id) == 1)
+        await nodes.stop(kept)
+        for number in (1, 2, 3):
+            await (await producer.send("flights", b"%d" % number, partition=0))
+        assert [record.value for record in await read_some(outputs, 4)] == [b"0", b"1", b"2", b"3"]
+        running.cancel()
+        await asyncio.wait((running,))
+        for node in lost:
+            await nodes.stop(node)
+        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
+        await until(lambda: group_id in kept.partitions)
+        await until_lost(admin, int(kept.view.node_id))
+        await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        for number in (1, 2, 3, 4):
+            await (await producer.send("flights", b"new %d" % number, partition=0))
+        running = transformer()
+        assert [record.value for record in await read_some(outputs, 4)] == [
+            b"new %d" % number for number in (1, 2, 3, 4)
+        ]
+        running.cancel()
+        await asyncio.wait((running,))
+    assert "transform_input_recovered topic=flights partition=0 offset=1 kept_end_offset=1" in caplog.text
+
+
+async def read_some(consumer: Consumer[bytes, bytes], count: int) -> list[Record[bytes, bytes]]:
+    """Read that many records."""
+    got: list[Record[bytes, bytes]] = []
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(got) < count:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                got += records
+    return got
 
 
 async def read_until(consumer: Consumer[bytes, bytes], end: int) -> list[bytes | None]:

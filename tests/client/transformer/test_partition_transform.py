@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from raftmq import errors
@@ -342,3 +343,122 @@ def test_the_producer_name_fits_for_any_names_of_group_and_topic() -> None:
     long = [producer_name_of("g" * 249, TopicPartition("t", number)) for number in range(2)]
     assert len(set(long)) == 2
     assert all(len(name) <= settings.NAME_BYTES_MAX for name in long)
+
+
+async def test_records_that_take_offsets_of_lost_ones_have_outputs(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The sequences of the lost records' outputs are used, and brokers would take the new outputs for repetitions."""
+    world.handler = lambda record: [made("out", (record.value or b"").decode())]
+    owner = world.assign()
+    await done(owner, 5)
+    await crash_uncommitted(owner, 6)
+    world.recover(8, world.committed)
+    successor = world.assign()
+    await done(successor, 4)
+    assert values(world) == [f"1/{n}" for n in range(11)] + [f"2/{n}" for n in range(8, 12)]
+    assert state_of(world).group_id == 2
+    assert "transform_input_recovered topic=in partition=3 offset=5 kept_end_offset=8" in caplog.text
+    await crash_uncommitted(successor, 2)
+    after = world.assign()
+    await done(after, 1)
+    assert values(world)[-3:] == ["2/12", "2/13", "2/14"]
+    await ended(after)
+
+
+async def test_a_recovery_at_the_committed_offset_begins_new_counts(world: World) -> None:
+    world.handler = lambda record: [made("out", (record.value or b"").decode())]
+    owner = world.assign()
+    await done(owner, 5)
+    await crash_uncommitted(owner, 3)
+    world.recover(5, world.committed)
+    await done(world.assign(), 2)
+    assert values(world)[5:] == ["1/5", "1/6", "1/7", "2/5", "2/6"]
+
+
+async def test_an_owner_that_has_read_lost_records_goes_back(world: World) -> None:
+    """Its own later commits are lost. It crashes after it has handled new records, and none of them is written twice."""
+    world.handler = lambda record: [made("out", (record.value or b"").decode())]
+    owner = world.assign()
+    await done(owner, 5)
+    kept = world.committed
+    await done(owner, 5)
+    world.recover(7, kept)
+    world.write(2)
+    owner.read(2)
+    await settled(world, lambda: "2/7" in values(world))
+    committed = world.committed
+    owner.crash()
+    while world.tasks:
+        await asyncio.wait(list(world.tasks))
+    world.committed = committed
+    await done(world.assign(), 3)
+    assert values(world) == [f"1/{n}" for n in range(10)] + [f"2/{n}" for n in range(7, 12)]
+
+
+async def test_a_commit_that_a_recovery_refuses_ends_nothing(world: World) -> None:
+    """The consumer goes back, and the commits with it."""
+    owner = world.assign()
+    await done(owner, 5)
+    world.write(6)
+    owner.read(6)
+    await settled(world, lambda: len(values(world)) == 11)
+    world.recover(8, world.committed)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await done(owner, 2)
+    assert owner.failure is None
+    assert values(world)[11:] == ["8", "9"]
+    await ended(owner)
+
+
+async def test_an_owner_does_not_handle_records_that_a_recovery_has_lost(world: World) -> None:
+    world.handler = lambda record: [made("out", (record.value or b"").decode())]
+    owner = world.assign()
+    await done(owner, 5)
+    world.write(6)
+    owner.read(6)
+    world.recover(8, world.committed)
+    world.write(2)
+    owner.read(2)
+    await settled(world, lambda: world.committed is not None and world.committed[0] == 10)
+    assert values(world)[-2:] == ["2/8", "2/9"]
+    assert owner.failure is None
+    await ended(owner)
+
+
+async def test_a_recovery_that_a_successor_meets_while_it_repeats_records(world: World) -> None:
+    """It has read no lost record, so nobody refuses its polls, but the outputs of its predecessor used the sequences."""
+    world.handler = lambda record: [made("out", (record.value or b"").decode())]
+    owner = world.assign()
+    await done(owner, 5)
+    await crash_uncommitted(owner, 5)
+    successor = world.assign()
+    successor.read(2)
+    await settled(world, lambda: world.committed is not None and world.committed[0] == 7)
+    world.recover(8, world.committed)
+    await done(successor, 3)
+    assert values(world) == [f"1/{n}" for n in range(10)] + [f"2/{n}" for n in range(8, 11)]
+    await ended(successor)
+
+
+async def test_a_crash_between_a_new_claim_and_its_commit_fences_nobody(world: World) -> None:
+    owner = world.assign()
+    await done(owner, 5)
+    await crash_uncommitted(owner, 5)
+    world.recover(8, world.committed)
+    successor = world.assign()
+    generation = successor.owner_epoch
+    successor.read(3)
+    await settled(world, lambda: world.batch_epoch_min(state_of(world).producer_id) >= generation << 16)
+    successor.crash()
+    await done(world.assign(), 2)
+    assert values(world) == names(0, 10) + names(8, 10)
+
+
+def test_a_note_of_an_earlier_version_names_no_group() -> None:
+    state = OutputState(1, 2, 3, 4)
+    assert OutputState.decode(state.encode()) == state
+    named = replace(state, group_id=300)
+    assert named.encode().startswith(state.encode()[:-3])
+    assert OutputState.decode(named.encode()) == named

@@ -17,6 +17,7 @@ from raftmq.client.transformer import partition_transform
 from raftmq.client.transformer.output_state import OutputState
 from raftmq.client.transformer.partition_transform import PartitionTransform
 from raftmq.client.transformer.routing import MadeOutput
+from raftmq.errors import OffsetOutOfRangeError
 from raftmq.types import Record
 
 from tests.support.client.transform_world import DAY_S, Owner, World, made, settled
@@ -211,3 +212,54 @@ async def test_without_a_rule_an_output_is_lost_or_doubled(
 ) -> None:
     spoil(monkeypatch)
     assert await lives(LIVES, monkeypatch)
+
+
+class RecoveredLife(Life):
+    """A life in which the input is recovered once, from a replica that lacks the latest records and commits."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, resets=False)
+        self.world.handler = lambda record: [made("often", f"{(record.value or b'').decode()}", record.key)]
+        self._kept: list[tuple[int, tuple[int, str]]] = []
+        """The ends of the log and the commits after the steps. All of them belong to one state."""
+
+    async def _step(self) -> None:
+        world, chance = self.world, self.chance
+        match chance.randrange(12):
+            case 0 | 1 | 2 | 3:
+                world.write(chance.randrange(12))
+            case 4 | 5 | 6 | 7:
+                chance.choice(self.owners[-2:]).read(chance.randrange(20))
+            case 8:
+                self.owner.crash()
+                self.owners.append(world.assign())
+            case 9:
+                await self.owner.release()
+                self.owners.append(world.assign())
+            case 10:
+                self.owners.append(world.assign())
+            case _ if len(self._kept) > 5 and world.group_id == 1:
+                world.recover(*chance.choice(self._kept[-12:]))
+        if world.committed is not None and world.group_id == 1 and "often" in world.topics:
+            self._kept.append((len(world.records), world.committed))
+
+    def lost_faults(self) -> list[str]:
+        """Return the faults in the outputs of the records that were not lost, and unexpected failures."""
+        faults = [
+            repr(owner.failure)
+            for owner in self.owners
+            if owner.failure is not None and not isinstance(owner.failure, OffsetOutOfRangeError)
+        ]
+        written = Counter(name for name, _, _ in self.world.written())
+        for record in self.world.records:
+            name = (record.value or b"").decode()
+            if written[name] != 1:
+                faults.append(f"{name} is written {written[name]} times")
+        return faults
+
+
+async def test_a_recovery_of_the_input_duplicates_and_drops_no_output_of_a_record_that_is_left() -> None:
+    for seed in range(LIVES):
+        life = RecoveredLife(seed)
+        await life.live()
+        assert life.lost_faults() == [], seed

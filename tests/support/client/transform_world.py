@@ -23,7 +23,14 @@ from raftmq.client.transformer.handler_calls import Handled
 from raftmq.client.transformer.partition_transform import PartitionTransform, TransformParts
 from raftmq.client.transformer.routing import MadeOutput
 from raftmq.client.transformer.transform_consumer import OpenedPartition
-from raftmq.errors import BrokenConnectionError, FencedError, Outcome, ProducerFencedError, UnknownTopicError
+from raftmq.errors import (
+    BrokenConnectionError,
+    FencedError,
+    OffsetOutOfRangeError,
+    Outcome,
+    ProducerFencedError,
+    UnknownTopicError,
+)
 from raftmq.fsm import codes
 from raftmq.fsm import metadata_commands as mc
 from raftmq.fsm.metadata_producers import init_named_producer
@@ -103,6 +110,10 @@ class World:
     log_start: int = 0
     committed: tuple[int, str] | None = None
     owner_epoch: int = 100
+    group_id: int = 1
+    """The Raft group of the input partition."""
+    kept_ends: dict[int, int] = field(default_factory=dict)
+    """The offsets where recoveries kept the input, by the group that each of them ended."""
     topics: dict[str, OutputTopic] = field(default_factory=dict)
     incarnations: list[OutputTopic] = field(default_factory=list)
     """All output topics, including deleted ones."""
@@ -121,7 +132,7 @@ class World:
         for _ in range(count):
             offset = len(self.records)
             key = b"k%d" % self.chance.randrange(4)
-            self.records.append(Record(*IN, offset, 1000 + offset, key, b"%d" % offset))
+            self.records.append(Record(*IN, offset, 1000 + offset, key, b"%d/%d" % (self.group_id, offset)))
             self.append_times_s.append(self.now_s)
 
     def create(self, name: str, partitions: int) -> None:
@@ -144,6 +155,17 @@ class World:
         """Reset the group's offset as an operator does."""
         self.owner_epoch += 1
         self.committed = (offset, "")
+
+    def recover(self, end: int, committed: tuple[int, str] | None) -> None:
+        """Recover the input from a replica with the records before `end` and this commit."""
+        self.kept_ends[self.group_id] = end
+        self.group_id += 1
+        del self.records[end:], self.append_times_s[end:]
+        self.committed = committed
+
+    def kept_end(self, group_id: int) -> int | None:
+        """Return the lowest end that recoveries have kept since a group."""
+        return min((end for group, end in self.kept_ends.items() if group >= group_id), default=None)
 
     def assign(self) -> Owner:
         """Open the partition for a new member."""
@@ -222,7 +244,8 @@ class Owner:
         found = world.committed
         self._opened = OpenedPartition(found[0] if found else None, found[1] if found else "", owner_epoch)
         self._position = max(found[0] if found else 0, world.log_start)
-        self._commits: list[tuple[int, str, asyncio.Future[None]]] = []
+        self._group_id = world.group_id
+        self._commits: list[tuple[int, str, int, asyncio.Future[None]]] = []
         self._committing: asyncio.Task[None] | None = None
         parts = TransformParts("group", self, SequencedAppender(self), self, crc32_partition, 0, 1.0)
         self.transform = PartitionTransform(parts, IN)
@@ -233,7 +256,10 @@ class Owner:
         self.failure: BaseException | None = None
 
     def read(self, count: int) -> None:
-        """Feed the next `count` records to the transform."""
+        """Feed the next `count` records to the transform. Go back first if a recovery has lost records that were read."""
+        kept_end = self.world.kept_end(self._group_id)
+        self._position = min(self._position, self._position if kept_end is None else kept_end)
+        self._group_id = self.world.group_id
         end = min(self._position + count, len(self.world.records))
         if end > self._position:
             self.transform.feed(self.world.records[self._position : end])
@@ -261,6 +287,16 @@ class Owner:
     def opened(self, _: TopicPartition) -> OpenedPartition:
         return self._opened
 
+    def read_group(self, _: TopicPartition) -> int:
+        return self._group_id
+
+    def known_position(self, _: TopicPartition) -> int:
+        return self._position
+
+    async def kept_end(self, _: TopicPartition, group_id: int, __: float) -> int | None:
+        found: int | None = await self.world.reach(lambda: self.world.kept_end(group_id))
+        return found
+
     async def end_offsets(self, _: object) -> dict[TopicPartition, int]:
         return {IN: len(self.world.records)}
 
@@ -274,11 +310,11 @@ class Owner:
         found = next(young, None)
         return {IN: None if found is None else _At(found.broker_id)}
 
-    def submit(self, _: TopicPartition, offset: int, note: str) -> asyncio.Future[None]:
+    def submit(self, _: TopicPartition, offset: int, note: str, group_id: int) -> asyncio.Future[None]:
         """Commit an offset as `Committer` does: one commit is in flight at a time, and the last one wins."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._commits.append((offset, note, future))
+        self._commits.append((offset, note, group_id, future))
         if self._committing is None or self._committing.done():
             self._committing = asyncio.get_running_loop().create_task(self._commit_all())
             self.world.tasks.add(self._committing)
@@ -288,21 +324,24 @@ class Owner:
     async def _commit_all(self) -> None:
         while self._commits:
             gathered, self._commits = self._commits, []
-            offset, note, _ = gathered[-1]
+            offset, note, group_id, _ = gathered[-1]
 
-            def commit(offset: int = offset, note: str = note) -> bool:
+            def commit(offset: int = offset, note: str = note, group_id: int = group_id) -> Exception | None:
+                kept_end = self.world.kept_end(group_id)
+                if kept_end is not None and offset > kept_end:
+                    return OffsetOutOfRangeError("lost", kept_end_offset=kept_end)
                 if self.owner_epoch != self.world.owner_epoch:
-                    return False
+                    return FencedError("another's")
                 self.world.committed = (offset, note)
-                return True
+                return None
 
-            has_committed = await self.world.reach(commit)
-            for _, _, future in gathered:
+            refusal = await self.world.reach(commit)
+            for *_, future in gathered:
                 if not future.done():
-                    if has_committed:
+                    if refusal is None:
                         future.set_result(None)
                     else:
-                        future.set_exception(FencedError("another's"))
+                        future.set_exception(refusal)
 
     # --------------------------------------------------------------------------------------------------------- as a resolver
 
