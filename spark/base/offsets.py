@@ -1,8 +1,9 @@
 """Represent a query's offsets, and convert them to and from the JSON that Spark keeps.
 
 Offsets hold each topic's incarnation and the next offset to read of each partition. The shape is the Kafka connector's,
-``{"flights": {"0": 12, "1": 7, "topic_id": 3}}``, with the topic's id beside the partitions. A topic that was deleted and created
-again has another id, so its offsets are never mistaken for those of its predecessor.
+``{"flights": {"0": 12, "1": 7, "topic_id": 3, "group_ids": {"0": 5, "1": 6}}}``, with the topic's id and the partitions' Raft groups beside the
+partitions. A topic that was deleted and created again has another id, so its offsets are never mistaken for those of its predecessor. A
+partition that was recovered has another group, in which other records may have offsets that were read before.
 Must not import Spark or call the cluster.
 
 Invariants: equal offsets are equal JSON, because Spark compares the texts. Topics are sorted by name, partitions by number.
@@ -12,12 +13,13 @@ Source: Kafka's ``JsonUtils.partitionOffsets`` (Spark SQL Kafka integration).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from raftmq.types import TopicPartition
 
 TOPIC_ID_KEY: Final = "topic_id"
+GROUP_IDS_KEY: Final = "group_ids"
 INITIAL_KEY: Final = "@initial"
 """No topic can have this name: topic names consist of letters, digits, ``.``, ``_`` and ``-``."""
 
@@ -32,6 +34,8 @@ class TopicOffsets:
     topic_id: int
     offsets: Mapping[int, int]
     """The next offset to read, by partition. A missing partition was not known yet."""
+    groups: Mapping[int, int] = field(default_factory=dict)
+    """The Raft group that served the records before the offset, or an earlier one, by partition. Missing: an earlier version wrote the offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,11 @@ class Position:
         known = self.topics.get(topic)
         return None if known is None or known.topic_id != topic_id else known.offsets.get(partition)
 
+    def group(self, topic: str, partition: int) -> int:
+        """Return the Raft group that a partition's offset names, or 0 without one."""
+        known = self.topics.get(topic)
+        return 0 if known is None else known.groups.get(partition, 0)
+
     def partitions(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield every partition and its next offset."""
         for topic, known in self.topics.items():
@@ -65,7 +74,8 @@ class Position:
             written[INITIAL_KEY] = self.initial.to_json()
         for topic, known in sorted(self.topics.items()):
             offsets: OffsetsJson = {str(partition): offset for partition, offset in sorted(known.offsets.items())}
-            written[topic] = offsets | {TOPIC_ID_KEY: known.topic_id}
+            groups: OffsetsJson = {str(partition): group for partition, group in sorted(known.groups.items())}
+            written[topic] = offsets | {TOPIC_ID_KEY: known.topic_id} | ({GROUP_IDS_KEY: groups} if groups else {})
         return written
 
 
@@ -89,7 +99,11 @@ def position_from_json(written: Mapping[str, object]) -> Position:
         if name == INITIAL_KEY:
             initial = position_from_json(value)
         else:
-            numbers = {str(key): int(number) for key, number in value.items()}
-            topic_id = numbers.pop(TOPIC_ID_KEY, 0)
-            topics[name] = TopicOffsets(topic_id, {int(key): number for key, number in numbers.items()})
+            numbers = {str(key): number for key, number in value.items()}
+            topic_id, groups = int(numbers.pop(TOPIC_ID_KEY, 0)), numbers.pop(GROUP_IDS_KEY, {})
+            topics[name] = TopicOffsets(topic_id, _whole(numbers), _whole(groups))
     return Position(topics, initial)
+
+
+def _whole(numbers: Mapping[str, int]) -> dict[int, int]:
+    return {int(key): int(number) for key, number in numbers.items()}

@@ -13,13 +13,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from raftmq.client.base.fork_guard import current_generation
 from raftmq.client.base.loop_thread import LoopThread
 from raftmq.client.base.settings import LOG_KIND
-from raftmq.client.connection.leader_calls import LATEST_TIME, list_offsets
+from raftmq.client.connection.leader_calls import LATEST_TIME, kept_ends, list_offsets
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.connection.transport import GrpcTransport
@@ -51,6 +51,8 @@ class TopicView:
     topic_id: int
     partitions: frozenset[int]
     """The partitions that the query subscribes to."""
+    groups: Mapping[int, int] = field(default_factory=dict, compare=False)
+    """The Raft group of each partition. A recovery gives it another one."""
 
 
 class ClusterView(Protocol):
@@ -68,6 +70,14 @@ class ClusterView(Protocol):
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the first offset at or after a time for each partition, or -1 where there is none.
+
+        Raises:
+            UnknownTopicError, UnknownPartitionError: a topic or partition certainly does not exist.
+        """
+        ...
+
+    def kept_ends(self, groups: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the partitions that were recovered since these Raft groups served them, with the lowest end of the logs that were kept.
 
         Raises:
             UnknownTopicError, UnknownPartitionError: a topic or partition certainly does not exist.
@@ -160,6 +170,10 @@ class Cluster:
 
         return {partition: answer.offset for partition, answer in self._look_up(ask).items()}
 
+    def kept_ends(self, groups: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the ends that recoveries have kept, as `ClusterView.kept_ends` describes. Raises as `offsets`."""
+        return self._look_up(lambda: kept_ends(self._resolver, groups, self._timeout_seconds))
+
     def find_cut(self, topic: str, topic_id: int, known: TopicMarks | None) -> TopicMarks:
         """Return marks with the latest cut, as `ClusterView.find_cut` describes."""
         return run_marks(self, topic, topic_id, find_cut(known), self._timeout_seconds)
@@ -218,14 +232,18 @@ class Cluster:
                 listed = await self._resolver.call_any(LIST_TOPICS, request, self._timeout_seconds, is_read=True)
                 self._resolver.record_revision(listed.metadata_revision)
                 return {
-                    topic.name: TopicView(topic.topic_id, frozenset(p.partition for p in topic.partitions))
+                    topic.name: TopicView(
+                        topic.topic_id,
+                        frozenset(p.partition for p in topic.partitions),
+                        {p.partition: p.group_id for p in topic.partitions},
+                    )
                     for topic in listed.topics
                     if subscription.takes(topic.name) and topic.kind in ("", LOG_KIND)
                 }
             case Named(topics):
                 found = {topic: await self._find(topic, is_fresh) for topic in topics}
                 return {
-                    topic: TopicView(info.topic_id, frozenset(range(info.partition_count)))
+                    topic: TopicView(info.topic_id, frozenset(range(info.partition_count)), _groups_of(info))
                     for topic, info in found.items()
                     if info is not None
                 }
@@ -235,7 +253,7 @@ class Cluster:
                     info = await self._find(topic, is_fresh)
                     if info is not None:
                         wanted = {p.partition for p in partitions if p.topic == topic}
-                        views[topic] = TopicView(info.topic_id, frozenset(wanted))
+                        views[topic] = TopicView(info.topic_id, frozenset(wanted), _groups_of(info))
                 return views
 
     async def _find(self, topic: str, is_fresh: bool) -> TopicInfo | None:
@@ -253,9 +271,15 @@ class Cluster:
 
     # ---------------------------------------------------------------------------------------------------------- reading
 
-    async def poll(self, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float) -> Polled:
+    async def poll(
+        self, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float, read_group_id: int = 0
+    ) -> Polled:
         """Poll a partition once, as `poll_leader` describes. Use it on the loop only."""
-        return await poll_leader(self._resolver, topic, topic_id, partition, offset, timeout_seconds)
+        return await poll_leader(self._resolver, topic, topic_id, partition, offset, timeout_seconds, read_group_id)
+
+
+def _groups_of(info: TopicInfo) -> dict[int, int]:
+    return dict(enumerate(info.group_ids))
 
 
 async def _started(options: ClientOptions) -> Resolver:

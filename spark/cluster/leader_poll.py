@@ -28,16 +28,24 @@ class Polled:
     base_offsets: tuple[int, ...]
     batches: tuple[bytes, ...]
     append_times_ms: tuple[int, ...]
+    group_id: int = 0
+    """The Raft group that served them."""
 
 
 async def poll_leader(
-    resolver: Resolver, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float
+    resolver: Resolver,
+    topic: str,
+    topic_id: int,
+    partition: int,
+    offset: int,
+    timeout_seconds: float,
+    read_group_id: int = 0,
 ) -> Polled:
     """Return the next batches of a partition from `offset` on. The first batch may begin before it.
 
     Raises:
         UnknownTopicError: this incarnation of the topic was deleted.
-        OffsetOutOfRangeError: the offset was trimmed.
+        OffsetOutOfRangeError: the offset was trimmed, or a recovery since the Raft group `read_group_id` has lost records before it.
         RequestTimedOutError: no record came in time. Its cause is the last error.
         RaftMQError: another refusal that waiting does not heal.
     """
@@ -61,7 +69,7 @@ async def poll_leader(
         elif (leader := resolver.leader(group_id := info.group_ids[partition])) is not None:
             address = resolver.address(leader)
             try:
-                found = await _poll(resolver, address, topic_id, partition, offset)
+                found = await _poll(resolver, address, topic_id, partition, offset, read_group_id)
             except RaftMQError as error:
                 if not error.retriable:
                     raise
@@ -81,9 +89,13 @@ async def poll_leader(
     ) from cause
 
 
-async def _poll(resolver: Resolver, address: str, topic_id: int, partition: int, offset: int) -> Polled | None:
+async def _poll(
+    resolver: Resolver, address: str, topic_id: int, partition: int, offset: int, read_group_id: int
+) -> Polled | None:
     bytes_max = settings.FETCH_MESSAGE_BYTES_MAX
-    wanted = pb.PartitionPoll(topic_id=topic_id, partition=partition, offset=offset, max_bytes=bytes_max)
+    wanted = pb.PartitionPoll(
+        topic_id=topic_id, partition=partition, offset=offset, max_bytes=bytes_max, group_id=read_group_id
+    )
     request = pb.PollRequest(
         metadata_revision=resolver.metadata_revision,
         max_wait_ms=POLL_WAIT_MS,
@@ -99,5 +111,7 @@ async def _poll(resolver: Resolver, address: str, topic_id: int, partition: int,
                 raise error_from_detail(result.error)
             if not result.batches:
                 return None
-            return Polled(tuple(result.base_offsets), tuple(result.batches), tuple(result.append_times_ms))
+            return Polled(
+                tuple(result.base_offsets), tuple(result.batches), tuple(result.append_times_ms), result.group_id
+            )
     return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from raftmq.client.connection.leader_calls import EARLIEST_TIME, LATEST_TIME
-from raftmq.spark.base.offsets import INITIAL_KEY, TOPIC_ID_KEY
+from raftmq.spark.base.offsets import GROUP_IDS_KEY, INITIAL_KEY, TOPIC_ID_KEY
 from raftmq.spark.base.options import KAFKA_PREFIX, ClientOptions, OptionReader, kind_of, listed, read_client_options
 from raftmq.spark.cluster.subscriptions import Assigned, Matching, Named, Subscription
 from raftmq.spark.errors import InvalidOptionError
@@ -220,11 +220,11 @@ def _per_partition(name: str, text: str, is_allowed: Callable[[object], bool]) -
     found: dict[TopicPartition, int] = {}
     for topic, numbers in _json_object(name, text).items():
         if topic == INITIAL_KEY:
-            continue  # copied from a query's progress, like the topic's id below
+            continue  # copied from a query's progress, like the ids below
         if not isinstance(numbers, dict):
             raise InvalidOptionError(f'{name}: {topic!r} has an object such as {{"0": 5}}, not {numbers!r}')
         for partition, number in numbers.items():
-            if partition == TOPIC_ID_KEY:
+            if partition in {TOPIC_ID_KEY, GROUP_IDS_KEY}:
                 continue
             if not partition.isdigit() or not is_allowed(number):
                 raise InvalidOptionError(f"{name}: {topic} has {partition!r}: {number!r}, which is not allowed")

@@ -21,6 +21,8 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    group_id: int = 0
+    """The Raft group that served the partition when the range was planned. 0: not known."""
 
     @property
     def count(self) -> int:

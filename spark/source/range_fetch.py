@@ -49,7 +49,7 @@ def fetch_ranges(
     try:
         for number, range_ in enumerate(ranges):
             for next_ in ranges[number + len(polls) : number + 1 + RANGES_AHEAD]:
-                polls.append(_poll(cluster, next_, next_.start, timeout_ms))
+                polls.append(_poll(cluster, next_, next_.start, timeout_ms, next_.group_id))
             first = polls.popleft()
             batches = fetch_range(
                 cluster, range_, timeout_ms=timeout_ms, fail_on_data_loss=fail_on_data_loss, first=first
@@ -71,23 +71,33 @@ def fetch_range(
     """Yield all batches of a range. Closing the generator early cancels its poll. `first` is the poll of the range's start if it runs already.
 
     Raises:
-        RecordsLostError: records were trimmed, or the topic was deleted, and `fail_on_data_loss` is set. Without it, a warning is
+        RecordsLostError: records were trimmed or lost in a recovery, or the topic was deleted, and `fail_on_data_loss` is set. Without it, a warning is
             issued and the fetch continues.
         CorruptBatchError: a batch fails its checks.
         RequestTimedOutError: no record came in `timeout_ms`.
         ProtocolError: the broker's answers did not continue the range, `USELESS_ANSWERS_MAX` times in a row.
     """
     name = f"{range_.topic}/{range_.partition}"
-    offset = range_.start
+    offset, group_id = range_.start, range_.group_id
     useless = 0
     pending = first
     if pending is None and range_.count:
-        pending = _poll(cluster, range_, offset, timeout_ms)
+        pending = _poll(cluster, range_, offset, timeout_ms, group_id)
     try:
         while pending is not None:
             try:
                 answer = pending.result()
             except OffsetOutOfRangeError as error:
+                if error.kept_end_offset is not None:
+                    # The next trigger goes back to the kept end, because the end of this batch names the former group.
+                    report_loss(
+                        f"{name}: records from offset {error.kept_end_offset} on were lost when the partition was recovered, and a batch"
+                        f" that reads to {range_.end} is at {offset}",
+                        fail_on_data_loss,
+                    )
+                    group_id = 0
+                    pending = _poll(cluster, range_, offset, timeout_ms, group_id)
+                    continue
                 lost_to = min(error.log_start_offset, range_.end)
                 if lost_to <= offset:
                     raise  # above the log's end. Planned offsets are committed, so this is no trim.
@@ -95,7 +105,7 @@ def fetch_range(
                     f"{name}: offsets {offset} to {lost_to - 1} were deleted before they were read", fail_on_data_loss
                 )
                 offset = lost_to
-                pending = _poll(cluster, range_, offset, timeout_ms) if offset < range_.end else None
+                pending = _poll(cluster, range_, offset, timeout_ms, group_id) if offset < range_.end else None
                 continue
             except UnknownTopicError:
                 report_loss(
@@ -108,16 +118,17 @@ def fetch_range(
                 raise ProtocolError(f"{name}: the broker's answer does not continue at offset {offset}")
             if batches:
                 offset = batches[-1].base_offset + batches[-1].end
-            pending = _poll(cluster, range_, offset, timeout_ms) if offset < range_.end else None
+            group_id = answer.group_id or group_id
+            pending = _poll(cluster, range_, offset, timeout_ms, group_id) if offset < range_.end else None
             yield from batches
     finally:
         if pending is not None:
             pending.cancel()
 
 
-def _poll(cluster: Cluster, range_: OffsetRange, offset: int, timeout_ms: int) -> Future[Polled]:
+def _poll(cluster: Cluster, range_: OffsetRange, offset: int, timeout_ms: int, group_id: int) -> Future[Polled]:
     return cluster.start(
-        lambda: cluster.poll(range_.topic, range_.topic_id, range_.partition, offset, timeout_ms / 1000)
+        lambda: cluster.poll(range_.topic, range_.topic_id, range_.partition, offset, timeout_ms / 1000, group_id)
     )
 
 

@@ -111,7 +111,7 @@ def plan_ranges(view: ClusterView, start: Position, end: Position, *, fail_on_da
             )
         begin = first_left if begin is None else max(begin, first_left)
         if begin < stop:
-            ranges.append(OffsetRange(topic, topic_id, partition, begin, stop))
+            ranges.append(OffsetRange(topic, topic_id, partition, begin, stop, end.group(topic, partition)))
     return ranges
 
 

@@ -66,6 +66,8 @@ class StreamPlan:
         self._target: Position | None = None
         """The position at which an AvailableNow run ends."""
         self._triggered_at: float | None = None
+        self._kept_ends: dict[tuple[TopicPartition, int, int], int | None] = {}
+        """The end that recoveries have kept between two Raft groups of a partition. Never changes, so each trigger can look here."""
         self.newest: Position | None = None
         """The ends of the partitions at the last look."""
 
@@ -81,6 +83,7 @@ class StreamPlan:
             self._initial = starting_position(self._view, self._options, topics)
             if self._cuts is not None:
                 self._initial = self._latest_cut(self._initial, self._cuts.position(topics))
+            self._initial = _with_groups(self._initial, topics)
         return self._initial
 
     def _latest_cut(self, start: Position, cut: Position) -> Position:
@@ -117,8 +120,11 @@ class StreamPlan:
         known = {topic: offsets.topic_id for topic, offsets in start.topics.items()}
         topics, ends = self._ends(known)
         self._warn_of_missing(start, topics)
-        start_left = self._without_deleted(start, topics)
-        start_left = self._within_logs(start_left, _beyond(start_left, ends))
+        start_there = self._without_deleted(start, topics)
+        start_left = self._within_logs(start_there, _beyond(start_there, ends), topics)
+        if start_left != start_there:  # a batch that only goes back: its end must not be beyond its start again
+            self._offered = replace(start_left, initial=self._initial if start == self._initial else None)
+            return self._offered
         if self._target is not None:
             ends = _not_beyond(ends, self._target)
         backlog = self._backlog(start_left, ends, limits)
@@ -128,7 +134,7 @@ class StreamPlan:
         if limits.rows_max is not None:
             backlog = cap(backlog, limits.rows_max)
         self._triggered_at = self._clock()
-        end = _advanced(start_left, ends, backlog)
+        end = _with_groups(_advanced(start_left, ends, backlog), topics)
         self._offered = replace(end, initial=self._initial if start == self._initial else None)
         return self._offered
 
@@ -138,7 +144,8 @@ class StreamPlan:
         if start == end:
             return []  # Spark before 4.2 tells the position of a resumed query by this call
         if end != self._offered:  # an earlier process has logged the batch
-            end = self._within_logs(end, dict(end.partitions()))
+            topics = look_for(self._view, {topic: known.topic_id for topic, known in end.topics.items()})
+            end = self._within_logs(end, dict(end.partitions()), topics)
         planned = plan_ranges(self._view, start, end, fail_on_data_loss=self._options.fail_on_data_loss)
         return divide(planned, self._options)
 
@@ -185,12 +192,18 @@ class StreamPlan:
                 report_loss(f"topic {topic} {what} while a query reads it", self._options.fail_on_data_loss)
         return start if len(left) == len(start.topics) else Position(left)
 
-    def _within_logs(self, position: Position, doubtful: Mapping[TopicPartition, int]) -> Position:
-        """Return the position without offsets that their partitions do not reach any more. `doubtful` are offsets in it.
+    def _within_logs(
+        self, position: Position, doubtful: Mapping[TopicPartition, int], topics: Mapping[str, TopicView]
+    ) -> Position:
+        """Return the position without offsets after records that a recovery has lost. `doubtful` are offsets in it that may be beyond the end.
 
         Ends are confirmed by a quorum. So an end is below an offset that the query has reached only after a recovery that has lost records.
-        To wait until the partition has the offset again would leave out the records that it gets until then.
+        To wait until the partition has the offset again would leave out the records that it gets until then. A partition that has it again
+        has another Raft group than the position names.
         """
+        position = self._before_lost(position, topics)
+        reached = dict(position.partitions())
+        doubtful = {partition: offset for partition, offset in doubtful.items() if reached[partition] == offset}
         ids = {partition: position.topics[partition.topic].topic_id for partition in doubtful}
         ends = edge_offsets(self._view, ids, LATEST_TIME) if ids else {}
         lost = {partition: end for partition, end in ends.items() if end < doubtful[partition]}
@@ -201,18 +214,37 @@ class StreamPlan:
                 " (raftmq cluster recover shows where they begin)",
                 self._options.fail_on_data_loss,
             )
-        if not lost:
-            return position
-        topics = {
-            topic: replace(
-                known,
-                offsets={
-                    number: lost.get(TopicPartition(topic, number), offset) for number, offset in known.offsets.items()
-                },
-            )
-            for topic, known in position.topics.items()
-        }
-        return replace(position, topics=topics)
+        return _moved_back(position, lost)
+
+    def _before_lost(self, position: Position, topics: Mapping[str, TopicView]) -> Position:
+        """Return the position in which offsets after lost records are the kept ends of their partitions."""
+        lost: dict[TopicPartition, int] = {}
+        for partition, offset in position.partitions():
+            end = self._kept_end(position, partition, topics)
+            if end is not None and end < offset:
+                lost[partition] = end
+                report_loss(
+                    f"{partition.topic}/{partition.partition}: the query has reached offset {offset}, and records from offset {end} on were"
+                    " lost when the partition was recovered",
+                    self._options.fail_on_data_loss,
+                )
+        return _with_groups(_moved_back(position, lost), topics) if lost else position
+
+    def _kept_end(self, position: Position, partition: TopicPartition, topics: Mapping[str, TopicView]) -> int | None:
+        """Return the end that recoveries have kept since the Raft group that a position names, or None without one."""
+        known, now = position.topics[partition.topic], topics.get(partition.topic)
+        group_id = known.groups.get(partition.partition, 0)
+        if not group_id or now is None or now.topic_id != known.topic_id:
+            return None
+        key = (partition, group_id, now.groups.get(partition.partition, group_id))
+        if key[2] <= group_id:
+            return None
+        if key not in self._kept_ends:
+            try:
+                self._kept_ends[key] = self._view.kept_ends({partition: group_id}).get(partition)
+            except (UnknownTopicError, UnknownPartitionError):
+                return None  # just deleted, which the next trigger reports
+        return self._kept_ends[key]
 
     def _backlog(self, start: Position, ends: Position, limits: Limits) -> list[OffsetRange]:
         """Return the ranges that could be read. They begin at the first remaining record where that matters for counting."""
@@ -271,6 +303,38 @@ def check_blind_cap(options: SourceOptions) -> None:
         )
 
 
+def _with_groups(position: Position, topics: Mapping[str, TopicView]) -> Position:
+    """Return the position with the Raft groups of the topics that are there. Its offsets must have been compared with those that it names."""
+    changed = {}
+    for topic, known in position.topics.items():
+        now = topics.get(topic)
+        if now is not None and now.topic_id == known.topic_id:
+            groups = {
+                number: max(now.groups[number], known.groups.get(number, 0))  # the view may be a moment behind
+                for number in known.offsets
+                if number in now.groups
+            }
+            changed[topic] = replace(known, groups={**known.groups, **groups})
+        else:
+            changed[topic] = known
+    return replace(position, topics=changed)
+
+
+def _moved_back(position: Position, lost: Mapping[TopicPartition, int]) -> Position:
+    if not lost:
+        return position
+    topics = {
+        topic: replace(
+            known,
+            offsets={
+                number: lost.get(TopicPartition(topic, number), offset) for number, offset in known.offsets.items()
+            },
+        )
+        for topic, known in position.topics.items()
+    }
+    return replace(position, topics=topics)
+
+
 def _beyond(start: Position, ends: Position) -> dict[TopicPartition, int]:
     """Return the offsets of a start that are beyond the ends of their partitions."""
     found: dict[TopicPartition, int] = {}
@@ -302,4 +366,7 @@ def _advanced(start: Position, ends: Position, read: list[OffsetRange]) -> Posit
     for range_ in read:
         if range_.count or range_.partition in topics.get(range_.topic, {}):
             topics.setdefault(range_.topic, {})[range_.partition] = range_.end
-    return Position({topic: TopicOffsets(ids[topic], offsets) for topic, offsets in topics.items()})
+    groups = {topic: known.groups for topic, known in start.topics.items()}
+    return Position(
+        {topic: TopicOffsets(ids[topic], offsets, groups.get(topic, {})) for topic, offsets in topics.items()}
+    )

@@ -26,6 +26,12 @@ from raftmq.cli.doctor import recovery_findings
 from raftmq.client.admin.recovery import LostPartitions
 from raftmq.errors import DeliveryTimeoutError, FailedPreconditionError, LeaseLostError, OffsetOutOfRangeError
 from raftmq.fsm.metadata_views import PartitionView
+from raftmq.spark.cluster.cluster import Cluster
+from raftmq.spark.errors import RecordsLostError
+from raftmq.spark.source.options import read_source_options
+from raftmq.spark.source.planning import OffsetRange
+from raftmq.spark.source.range_fetch import fetch_range
+from raftmq.spark.source.stream_plan import UNLIMITED, StreamPlan
 from raftmq.storage.doctor import Severity
 from raftmq.types import GroupId
 
@@ -402,8 +408,39 @@ async def test_a_worker_works_again_on_what_was_kept_and_goes_on_with_new_record
     assert "work_begun_again topic=flights partition=0" in caplog.text
 
 
+async def test_a_spark_query_is_told_of_lost_records_even_after_others_have_taken_their_offsets(nodes: Nodes) -> None:
+    group_id, kept, lost, other = await three_of_five(nodes)
+    servers = other.addresses.client
+    options = read_source_options({"bootstrap.servers": servers, "subscribe": "flights"}, is_streaming=True)[0]
+    async with Producer(bootstrap_servers=servers, delivery_timeout_ms=20_000) as producer:
+        await (await producer.send("flights", b"0", partition=0))
+        await until(lambda: kept.partitions[group_id].high_watermark == 1)
+        await nodes.stop(kept)
+        for number in (1, 2, 3):
+            await (await producer.send("flights", b"%d" % number, partition=0))
+        cluster = await asyncio.to_thread(Cluster, options.client)
+        start = await asyncio.to_thread(StreamPlan(cluster, options).initial)
+        assert start.to_json() == {"flights": {"0": 4, "topic_id": 1, "group_ids": {"0": group_id}}}
+        for node in lost:
+            await nodes.stop(node)
+        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
+        await until(lambda: group_id in kept.partitions)
+        async with admin_of(other) as admin:
+            await until_lost(admin, int(kept.view.node_id))
+            await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        for number in range(1, 9):
+            await (await producer.send("flights", b"new %d" % number, partition=0))
+    with pytest.raises(RecordsLostError, match="has reached offset 4, and records from offset 1 on were lost"):
+        await asyncio.to_thread(StreamPlan(cluster, options).next_end, start, UNLIMITED)
+    planned = OffsetRange("flights", 1, 0, 4, 9, group_id)
+    with pytest.raises(RecordsLostError, match="records from offset 1 on were lost when the partition was recovered"):
+        await asyncio.to_thread(lambda: list(fetch_range(cluster, planned, timeout_ms=20_000, fail_on_data_loss=True)))
+    await asyncio.to_thread(cluster.close)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
 async def test_a_transformer_writes_the_outputs_of_records_that_take_the_offsets_of_lost_ones(
-    nodes: Nodes, caplog: pytest.LogCaptureFixture
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, goes_on: bool
 ) -> None:
     """Outputs of the lost records exist under the same sequences, so brokers would take the new ones for repetitions."""
     group_id, kept, lost, other = await three_of_five(nodes)
@@ -430,8 +467,9 @@ async def test_a_transformer_writes_the_outputs_of_records_that_take_the_offsets
         for number in (1, 2, 3):
             await (await producer.send("flights", b"%d" % number, partition=0))
         assert [record.value for record in await read_some(outputs, 4)] == [b"0", b"1", b"2", b"3"]
-        running.cancel()
-        await asyncio.wait((running,))
+        if not goes_on:
+            running.cancel()
+            await asyncio.wait((running,))
         for node in lost:
             await nodes.stop(node)
         kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
@@ -440,13 +478,14 @@ async def test_a_transformer_writes_the_outputs_of_records_that_take_the_offsets
         await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
         for number in (1, 2, 3, 4):
             await (await producer.send("flights", b"new %d" % number, partition=0))
-        running = transformer()
+        running = running if goes_on else transformer()
         assert [record.value for record in await read_some(outputs, 4)] == [
             b"new %d" % number for number in (1, 2, 3, 4)
         ]
         running.cancel()
         await asyncio.wait((running,))
-    assert "transform_input_recovered topic=flights partition=0 offset=1 kept_end_offset=1" in caplog.text
+    offset = 4 if goes_on else 1
+    assert f"transform_input_recovered topic=flights partition=0 offset={offset} kept_end_offset=1" in caplog.text
 
 
 async def read_some(consumer: Consumer[bytes, bytes], count: int) -> list[Record[bytes, bytes]]:

@@ -404,7 +404,7 @@ def batches_of(source: str, progress: Any) -> dict[TopicPartition, tuple[int, in
     return {
         TopicPartition(source, int(number)): (first.get(number, 0), stop)
         for number, stop in end[source].items()
-        if number != "topic_id"
+        if number not in {"topic_id", "group_ids"}
     }
 
 

@@ -1,6 +1,7 @@
 """Offsets as Spark stores them in checkpoints."""
 
 import json
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,10 @@ from raftmq.spark.base.offsets import Position, TopicOffsets, position_from_json
 TOPICS = st.dictionaries(
     st.text("abc._-", min_size=1, max_size=4),
     st.builds(
-        TopicOffsets, st.integers(1, 99), st.dictionaries(st.integers(0, 200), st.integers(0, 1 << 60), max_size=5)
+        TopicOffsets,
+        st.integers(1, 99),
+        st.dictionaries(st.integers(0, 200), st.integers(0, 1 << 60), max_size=5),
+        st.dictionaries(st.integers(0, 200), st.integers(1, 1 << 60), max_size=5),
     ),
     max_size=4,
 )
@@ -26,13 +30,14 @@ def test_positions_survive_json(position: Position) -> None:
 @given(POSITIONS, st.randoms())
 def test_equal_positions_have_equal_text(position: Position, random) -> None:
     """Spark compares the texts: the same offsets in another order would count as new data endlessly."""
+
+    def shuffle(numbers: Mapping[int, int]) -> dict[int, int]:
+        return dict(random.sample(sorted(numbers.items()), len(numbers)))
+
     items = list(position.topics.items())
     random.shuffle(items)
     shuffled = Position(
-        {
-            name: TopicOffsets(known.topic_id, dict(random.sample(sorted(known.offsets.items()), len(known.offsets))))
-            for name, known in items
-        },
+        {name: TopicOffsets(known.topic_id, shuffle(known.offsets), shuffle(known.groups)) for name, known in items},
         position.initial,
     )
     assert json.dumps(shuffled.to_json()) == json.dumps(position.to_json())
@@ -53,3 +58,13 @@ def test_a_topic_that_was_created_again_has_no_offsets_in_an_old_position() -> N
     assert position.get("t", 7, 0) == 12
     assert position.get("t", 8, 0) is None
     assert position.get("t", 7, 1) is None
+
+
+def test_offsets_of_an_earlier_version_name_no_groups_and_stay_as_they_are() -> None:
+    """Another text would be a batch without records."""
+    written = {"t": {"0": 12, "1": 7, "topic_id": 3}}
+    assert position_from_json(written).to_json() == written
+    assert position_from_json(written).group("t", 0) == 0
+    named = {"t": {"0": 12, "topic_id": 3, "group_ids": {"0": 5}}}
+    assert position_from_json(named).to_json() == named
+    assert position_from_json(named).group("t", 0) == 5

@@ -76,7 +76,7 @@ def test_a_common_time_overrides_times_of_partitions_which_override_offsets() ->
 
 def test_offsets_copied_from_a_querys_progress_are_accepted() -> None:
     """The progress of a query's first batch also contains its initial offsets."""
-    progress = '"t": {"0": 3, "topic_id": 9}}'
+    progress = '"t": {"0": 3, "topic_id": 9, "group_ids": {"0": 4}}}'
     for begin in ("{", '{"@initial": {"t": {"0": 1, "topic_id": 9}}, '):
         found = batch(startingOffsets=begin + progress)
         assert found.starting == AtOffsets({TopicPartition("t", 0): 3})

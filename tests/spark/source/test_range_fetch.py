@@ -26,6 +26,11 @@ class FakeCluster:
     def __init__(self, log_start: int = 0, end: int = 100) -> None:
         self.log_start, self.end = log_start, end
         self.asked: list[int] = []
+        self.groups: list[int] = []
+        """The group that each poll named."""
+        self.group_id = 5
+        self.kept_end: int | None = None
+        """Where the log was kept when the partition got its group."""
         self.error: Exception | None = None
         self.script: list[Polled] = []
         """Answers that are given instead of the partition's until the list is empty."""
@@ -46,9 +51,14 @@ class FakeCluster:
             future.set_exception(error)
         return future
 
-    async def poll(self, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float) -> Polled:
+    async def poll(
+        self, topic: str, topic_id: int, partition: int, offset: int, timeout_seconds: float, read_group_id: int
+    ) -> Polled:
         assert (topic, topic_id, partition, timeout_seconds) == ("t", 7, 3, 1.5)
         self.asked.append(offset)
+        self.groups.append(read_group_id)
+        if self.kept_end is not None and read_group_id not in (0, self.group_id) and offset > self.kept_end:
+            raise OffsetOutOfRangeError("lost", log_start_offset=0, kept_end_offset=self.kept_end)
         if self.error is not None:
             raise self.error
         if self.script:
@@ -56,7 +66,7 @@ class FakeCluster:
         if offset < self.log_start:
             raise OffsetOutOfRangeError("gone", log_start_offset=self.log_start, high_watermark=self.end)
         bases = list(range(offset - offset % 10, self.end, 10))[:2]
-        return Polled(tuple(bases), (BATCH,) * len(bases), (77,) * len(bases))
+        return Polled(tuple(bases), (BATCH,) * len(bases), (77,) * len(bases), self.group_id)
 
 
 def polled(*base_offsets: int) -> Polled:
@@ -168,3 +178,24 @@ def test_a_broker_that_never_continues_is_an_error() -> None:
     cluster.script = [polled(20)] * 100
     with pytest.raises(ProtocolError, match="does not continue at offset 10"):
         fetch(cluster, 10, 20)
+
+
+def test_polls_name_the_group_of_the_answer_before() -> None:
+    cluster = FakeCluster()
+    range_ = OffsetRange("t", 7, 3, 0, 60, 4)
+    assert len(list(fetch_range(cluster, range_, timeout_ms=1500, fail_on_data_loss=True))) == 6
+    assert cluster.groups == [4, 5, 5]
+
+
+def test_a_recovery_in_the_middle_of_a_range_is_an_error_or_is_reported() -> None:
+    for fail in (True, False):
+        cluster = FakeCluster()
+        batches = fetch_range(cluster, OffsetRange("t", 7, 3, 0, 60), timeout_ms=1500, fail_on_data_loss=fail)
+        next(batches)
+        cluster.group_id, cluster.kept_end = 6, 15
+        if fail:
+            with pytest.raises(RecordsLostError, match="records from offset 15 on were lost"):
+                list(batches)
+        else:
+            with pytest.warns(RaftMQSparkWarning, match="records from offset 15 on were lost"):
+                assert offsets(list(batches)) == list(range(10, 60))

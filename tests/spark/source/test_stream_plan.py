@@ -214,6 +214,104 @@ def test_a_repeated_batch_whose_records_a_recovery_has_lost_is_no_endless_wait()
     assert spans(tasks) == {("t", 0, 40, 50)}
 
 
+@pytest.mark.parametrize("fail", [True, False])
+def test_records_that_take_offsets_of_lost_ones_are_not_skipped(fail: bool) -> None:
+    """The partition has the query's offset again, so its end shows no loss, but its group is another one."""
+    view = grouped(100, 50)
+    plan = StreamPlan(view, options(startingOffsets="earliest"))
+    start = again(plan.next_end(plan.initial(), UNLIMITED))
+    assert start.topics["t"].groups == {0: 100, 1: 101}
+    view.recover("t", 0, 40)
+    view.grow("t", 0, 120)
+    view.grow("t", 1, 60)
+    if fail:
+        with pytest.raises(RecordsLostError, match="t/0: the query has reached offset 100, and records from offset 40"):
+            StreamPlan(view, options()).next_end(start, UNLIMITED)
+        return
+    plan = StreamPlan(view, options(failOnDataLoss="false"))
+    plan.prepare_available_now()
+    with pytest.warns(RaftMQSparkWarning, match="records from offset 40 on were lost"):
+        back = plan.next_end(start, UNLIMITED)
+    assert plan.tasks(start, again(back)) == []
+    end = plan.next_end(again(back), UNLIMITED)
+    assert spans(plan.tasks(back, end)) == {("t", 0, 40, 120), ("t", 1, 50, 60)}
+    assert end.topics["t"].groups == {0: 200, 1: 101}
+
+
+def test_a_recovery_that_lost_nothing_of_a_query_makes_no_batch() -> None:
+    view = grouped(100)
+    plan = StreamPlan(view, options(startingOffsets="earliest"))
+    start = again(plan.next_end(plan.initial(), UNLIMITED))
+    view.recover("t", 0, 100)
+    plan = StreamPlan(view, options())
+    assert [plan.next_end(start, UNLIMITED) for _ in range(3)] == [start] * 3
+    assert plan.next_end(start, UNLIMITED) is start
+    assert view.kept_end_calls == 1, "the answer never changes"
+    view.grow("t", 0, 120)
+    end = plan.next_end(start, UNLIMITED)
+    assert end.topics["t"].groups == {0: 200}
+    ((range_,),) = plan.tasks(start, end)
+    assert range_ == OffsetRange("t", 1, 0, 100, 120, 200)
+
+
+def test_offsets_of_an_earlier_version_get_groups_with_the_next_records() -> None:
+    view = grouped(50)
+    start, plan = position(t={0: 50}), StreamPlan(view, options())
+    assert plan.next_end(start, UNLIMITED) is start
+    view.grow("t", 0, 60)
+    assert plan.next_end(start, UNLIMITED).topics["t"].groups == {0: 100}
+
+
+def test_a_repeated_batch_reads_no_record_that_took_the_offset_of_a_lost_one() -> None:
+    """The records up to its end are others than those that it may have written already."""
+    view = grouped(40)
+    first = StreamPlan(view, options(startingOffsets="earliest"))
+    start = again(first.next_end(first.initial(), UNLIMITED))
+    view.grow("t", 0, 100)
+    end = again(first.next_end(start, UNLIMITED))
+    view.recover("t", 0, 50)
+    view.grow("t", 0, 120)
+    with pytest.raises(RecordsLostError, match="records from offset 50 on were lost"):
+        StreamPlan(view, options()).tasks(start, end)
+    plan = StreamPlan(view, options(failOnDataLoss="false"))
+    with pytest.warns(RaftMQSparkWarning, match="records from offset 50 on were lost"):
+        assert spans(plan.tasks(start, end)) == {("t", 0, 40, 50)}
+    with pytest.warns(RaftMQSparkWarning, match="records from offset 50 on were lost"):
+        back = plan.next_end(end, UNLIMITED)
+    assert spans(plan.tasks(back, plan.next_end(back, UNLIMITED))) == {("t", 0, 50, 120)}
+
+
+def test_new_records_below_the_kept_end_are_not_left_out_if_the_log_is_shorter_than_the_offset() -> None:
+    view = grouped(100)
+    plan = StreamPlan(view, options(startingOffsets="earliest", failOnDataLoss="false"))
+    start = plan.next_end(plan.initial(), UNLIMITED)
+    view.recover("t", 0, 40)
+    view.grow("t", 0, 60)
+    with pytest.warns(RaftMQSparkWarning, match="records from offset 40 on were lost"):
+        back = plan.next_end(start, UNLIMITED)
+    assert back.topics["t"].offsets == {0: 40}
+    assert spans(plan.tasks(back, plan.next_end(back, UNLIMITED))) == {("t", 0, 40, 60)}
+
+
+def test_a_view_that_is_behind_names_no_earlier_group() -> None:
+    """The next driver would take the records that were read since the recovery for lost ones."""
+    view = grouped(50)
+    plan = StreamPlan(view, options(startingOffsets="earliest"))
+    view.recover("t", 0, 40)
+    start = again(plan.next_end(plan.initial(), UNLIMITED))
+    view.grow("t", 0, 60)
+    view.by_name["t"].groups = {}
+    assert plan.next_end(start, UNLIMITED).topics["t"].groups == {0: 200}
+
+
+def grouped(*counts: int) -> FakeView:
+    """Return a view of the topic t that shows the partitions' Raft groups."""
+    view = FakeView()
+    view.names_groups = True
+    view.create("t", *counts)
+    return view
+
+
 def test_a_topic_that_was_created_again_as_a_queue_is_gone() -> None:
     """With a pattern the query failed for good, although it may lose records."""
     view = FakeView()

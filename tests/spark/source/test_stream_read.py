@@ -98,7 +98,9 @@ def test_a_query_continues_from_its_checkpoint(
     assert one.to_end() == [5]
     assert one.offsets() == {(name, 0): list(range(30)), (name, 1): list(range(15))}
     [source] = one.progress()[-1]["sources"]
-    assert source["endOffset"][name] | {"topic_id": 0} == {"0": 30, "1": 15, "topic_id": 0}
+    end = source["endOffset"][name]
+    assert end == {"0": 30, "1": 15, "topic_id": end["topic_id"], "group_ids": end["group_ids"]}
+    assert set(end["group_ids"]) == {"0", "1"}
 
 
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="before Spark 4.2 a run that is capped would end early")

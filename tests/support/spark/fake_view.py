@@ -23,6 +23,10 @@ class FakeTopic:
     """Append times of each partition's records, by offset."""
     starts: dict[int, int] = field(default_factory=dict)
     is_queue: bool = False
+    groups: dict[int, int] = field(default_factory=dict)
+    """The Raft groups of partitions that were recovered. Others have the group 100 + n."""
+    kept_ends: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
+    """The group and the kept end of each recovery."""
 
 
 class FakeView:
@@ -35,6 +39,9 @@ class FakeView:
         self.stamps: dict[int, bytes] = {}
         """The marks of each topic, by its id."""
         self.time_ms = time.time_ns() // 1_000_000
+        self.names_groups = False
+        """Whether topics are shown with the Raft groups of their partitions."""
+        self.kept_end_calls = 0
         self._last_id = 0
         self._held: dict[str, FakeTopic] | None = None
 
@@ -53,6 +60,26 @@ class FakeView:
 
     def trim(self, name: str, partition: int, before: int) -> None:
         self.by_name[name].starts[partition] = before
+
+    def recover(self, name: str, partition: int, end: int) -> None:
+        """Lose the records from `end` on."""
+        topic = self.by_name[name]
+        topic.groups[partition] = topic.groups.get(partition, 100 + partition) + 100
+        recoveries = topic.kept_ends.setdefault(TopicPartition(name, partition), [])
+        recoveries.append((topic.groups[partition], end))
+        del topic.logs[partition][end:]
+
+    def kept_ends(self, groups: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self.kept_end_calls += 1
+        found = {}
+        for partition, group_id in groups.items():
+            if partition.topic not in self.by_name:
+                raise UnknownTopicError(partition.topic)
+            recoveries = self.by_name[partition.topic].kept_ends.get(partition, [])
+            ends = [end for group, end in recoveries if group > group_id]
+            if ends:
+                found[partition] = min(ends)
+        return found
 
     def delete(self, name: str) -> None:
         del self.by_name[name]
@@ -83,7 +110,8 @@ class FakeView:
                 numbers = frozenset(shown[name].logs)
                 if isinstance(subscription, Assigned):
                     numbers = frozenset(p.partition for p in subscription.partitions if p.topic == name)
-                found[name] = TopicView(shown[name].topic_id, numbers)
+                groups = {number: shown[name].groups.get(number, 100 + number) for number in shown[name].logs}
+                found[name] = TopicView(shown[name].topic_id, numbers, groups if self.names_groups else {})
         return found
 
     def find_cut(self, topic: str, topic_id: int, known: TopicMarks | None) -> TopicMarks:
