@@ -347,8 +347,9 @@ class MessageStore:
         self.expiry.retain_beyond(self._is_unwritten)
         for sequence in frozen:
             self._evict_unless_needed(sequence)
-        self.ready = {tenant: window for tenant, window in self.ready.items() if window.heap or window.beyond}
-        self.lines = {line: window for line, window in self.lines.items() if window.heap or window.beyond}
+        # many tenants may have nothing but the keys of messages that expired, or were leased by their key
+        self.ready = {tenant: window for tenant, window in self.ready.items() if window.first() or window.beyond}
+        self.lines = {line: window for line, window in self.lines.items() if window.first() or window.beyond}
 
     def _write(self, m: Message, out: list[DirtyRow], locations: list[DirtyRow]) -> None:
         """Add the rows of a message. Locations are apart: they are in order, so that all rows are sorted in half the time."""

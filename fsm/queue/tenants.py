@@ -198,11 +198,19 @@ class TenantTable:
         tenant.paused_until = until
         if until:
             heappush(self._pause_ends, (until, tenant.number))
+            if len(self._pause_ends) > 2 * len(self.by_number) + _GARBAGE_MIN:
+                self._rebuild_pause_ends()
         self.touch(tenant)
+        if not self.tree.has_children(tenant.number):
+            return  # a look at all tenants is slow, and many pauses may end in one entry
         prefix = f"{tenant.path}."
         below = {one.number: one for path, one in self.by_path.items() if path.startswith(prefix)}
         self._touched |= below
         self._unmeasured |= below
+
+    def _rebuild_pause_ends(self) -> None:
+        self._pause_ends = [(one.paused_until, one.number) for one in self.by_number.values() if one.paused_until]
+        heapify(self._pause_ends)
 
     def is_paused(self, now: int) -> bool:
         """Return whether the whole partition is paused."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from raftmq.fsm.queue import commands as qc
 from raftmq.fsm.queue import rows as keys
@@ -26,6 +28,7 @@ from raftmq.fsm.queue.results import (
     Settled,
 )
 from raftmq.fsm.queue.settings import QueueSettings
+from raftmq.fsm.queue.tenants import Tenant
 from raftmq.queue_batch import encode, encode_firing, seal_queue_batch
 from raftmq.raft.entry import EntryKind
 from raftmq.storage.pending_state_write import check_state_rows
@@ -1173,6 +1176,41 @@ def test_a_pause_changes_the_row_of_one_tenant() -> None:
     assert lease(queue, 9) == []
 
 
+def test_the_end_of_many_pauses_looks_at_no_other_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at all of 20,000 tenants takes two milliseconds, and pauses of all of them may end in one entry."""
+    looked = 0
+
+    class Paths(dict[str, Tenant]):
+        def items(self) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().items()
+
+    queue = Queue()
+    configure(queue, fairness="round_robin")
+    queue.put(9, tenant=[f"t{number}" for number in range(9)])
+    monkeypatch.setattr(queue.host.machine.state.tenants, "by_path", Paths(queue.host.machine.state.tenants.by_path))
+    for number in range(9):
+        queue.do(qc.PauseTenant(f"t{number}", 1_000))
+    assert lease(queue, 9) == []
+    queue.wait(1_000)
+    assert len(lease(queue, 9)) == 9
+    assert looked == 0
+
+
+def test_pauses_that_are_replaced_leave_the_memory() -> None:
+    queue = Queue()
+    queue.put(1, tenant="a")
+    for pause_ms in range(1_000, 2_000):
+        queue.do(qc.PauseTenant("a", pause_ms))
+    assert len(queue.host.machine.state.tenants._pause_ends) < 100
+    assert list(queue.host.machine.state.tenants.paused(queue.now)) == [("a", queue.now + 1_999)]
+    queue.wait(1_998)
+    assert lease(queue) == []
+    queue.wait(1)
+    assert lease(queue) == [0]
+
+
 def test_nothing_is_dirty_when_nothing_changed(queue: Queue) -> None:
     queue.put(2)
     queue.host.write_back()
@@ -1206,6 +1244,19 @@ def test_messages_beyond_the_windows_are_on_disk_alone() -> None:
     reads = queue.host.reads
     assert lease(queue, 500) == list(range(WORK_MAX, WORK_MAX + 500))
     assert queue.host.reads == reads, "the first window is in memory"
+
+
+def test_the_keys_of_messages_that_nobody_leased_leave_the_memory() -> None:
+    """Ten thousand tenants whose messages expired, or were leased by their key, would otherwise cost gigabytes."""
+    queue = Queue()
+    configure(queue, fairness="round_robin", is_ordered_by_key=True)
+    queue.put(30, tenant=[f"t{number}" for number in range(30)], ttl=100)
+    queue.put(1, tenant="a", key="k")
+    assert lease(queue, 1, "a", key="k") == [30]
+    queue.wait(100)
+    queue.run(qc.Tick())
+    queue.host.write_back()
+    assert queue.host.machine.state.store.ready == {}
 
 
 def test_a_read_ahead_of_a_purged_partition_is_ignored() -> None:
