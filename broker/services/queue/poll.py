@@ -28,6 +28,8 @@ _ANSWER_MARGIN_SECONDS: Final = 0.05
 """A poll ends this long before its call's deadline, so that an empty answer arrives instead of an error."""
 _NO_WAIT_SECONDS: Final = 1.0
 """How long a poll that must not wait does so while messages may be there that must be read from the disk, or leased by a commit."""
+STRAGGLER_SECONDS: Final = 1.0
+"""How long the messages of one partition wait for leases of others that are under way. Without a majority those never end."""
 
 
 def wanted_messages(tenants: tuple[str, ...], key: bytes = b"") -> Filter:
@@ -54,7 +56,9 @@ class _Answer:
     def __init__(self, credit: Credit, may_lease: Callable[[], bool]) -> None:
         """Take `may_lease`, which returns whether to go on after a lease that found nothing."""
         self.deliveries: list[Delivery] = []
-        self.is_full = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.has_messages: asyncio.Future[None] = loop.create_future()
+        self.is_full: asyncio.Future[None] = loop.create_future()
         self._credit = credit
         self._may_lease = may_lease
         self.consumer: QueueConsumer | None = None
@@ -63,6 +67,8 @@ class _Answer:
         self.deliveries.append(delivery)
         assert self.consumer is not None
         self.consumer.is_paused = True  # a lease that is under way still belongs to the answer
+        if not self.has_messages.done():
+            self.has_messages.set_result(None)
 
     def on_free(self) -> None:
         if self._credit.is_reserved or self.is_full.done():
@@ -117,10 +123,15 @@ class QueuePolls:
         is_answered = False
         try:
             self._topics.follow(consumer, topic, request.partitions)
-            await asyncio.wait((answer.is_full,), timeout=max(0.0, min(wait_seconds, last - loop.time())))
+            decided = (answer.has_messages, answer.is_full)
+            seconds = max(0.0, min(wait_seconds, last - loop.time()))
+            await asyncio.wait(decided, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             consumer.is_paused = True
             if credit.is_reserved:
-                await asyncio.wait((answer.is_full,), timeout=max(0.0, last - loop.time()))
+                seconds = max(0.0, last - loop.time())
+                await asyncio.wait(decided, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                seconds = max(0.0, min(STRAGGLER_SECONDS, last - loop.time()))
+                await asyncio.wait((answer.is_full,), timeout=seconds)
             is_answered = True
         finally:
             self._topics.forget(consumer)

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue import gate as gate_module
+from raftmq.broker.services.queue import poll as poll_module
 from raftmq.client.codec.queue_batch import TimeColumns
-from raftmq.fsm.queue.commands import Item, PauseTenant, ResumeTenant
+from raftmq.fsm.queue.commands import Item, Lease, PauseTenant, ResumeTenant
 from raftmq.fsm.queue.results import Done
 from raftmq.proto import queue_pb2 as pb
 
@@ -138,6 +139,28 @@ async def test_each_partition_has_a_group_of_its_own():
         assert grown[1] >= 2
         assert grown[2] == 0
         assert [queue.replica.state_machine.message_count for queue in queues] == [0, 1, 0]
+
+
+async def test_messages_do_not_wait_for_the_lease_of_a_partition_without_a_majority(monkeypatch: pytest.MonkeyPatch):
+    async with running() as node:
+        topic = await queue_topic(node, partitions=2)
+        stuck = queue_of(node, topic, 1)
+        leased: asyncio.Future[object] = node.loop.create_future()
+        submit = stuck.commands.submit
+        monkeypatch.setattr(poll_module, "STRAGGLER_SECONDS", 0.05)
+        with monkeypatch.context() as patch:
+            patch.setattr(stuck.commands, "submit", lambda _item: leased)
+            request = pb.QueuePollRequest(topic_id=topic.topic_id, max_messages=10, max_wait_ms=50_000)
+            polling = asyncio.ensure_future(node.queues.poll(request, node.call()))
+            await settled(node)
+            await put(node, topic, b"1", partition=1)
+            await settled(node)
+            await put(node, topic, b"0")
+            async with asyncio.timeout(5):
+                assert [one.value for one in received((await polling).partitions)] == [b"0"]
+        leased.set_result(await submit(Lease(0, 0, 1, 30_000)))
+        (again,) = await poll(node, topic, 10, max_wait_ms=5000)
+        assert (again.value, again.lease_number, again.attempts) == (b"1", 2, 1), "it was given back, uncounted"
 
 
 async def test_a_poll_takes_from_all_partitions_of_the_topic():
