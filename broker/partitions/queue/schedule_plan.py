@@ -19,7 +19,7 @@ MISSED_AFTER_MS: Final = 60_000
 CATCH_UP_MAX: Final = 1_000
 """Missed firings that a schedule makes up for at most. Earlier ones are passed over."""
 WALK_MAX: Final = 256
-"""Missed firings that one step passes over at most. It bounds the time of a step to a few milliseconds."""
+"""Due times that one step computes, about. It bounds the time of a step to a few milliseconds."""
 _MINUTE_MS: Final = 60_000
 
 
@@ -62,6 +62,31 @@ class Skip:
 
     next_due: int
     count: int
+
+
+@dataclass(slots=True)
+class Lookahead:
+    """The missed firings of a schedule that makes up for every one, as far as its steps have computed them, so that none does it again."""
+
+    due: int = NEVER
+    """The firing from which it counts."""
+    place: int = NEVER
+    """The last firing that was computed."""
+    count: int = 0
+    """The firings from `due` to `place`, without one of both."""
+    following: int = NEVER
+    """The firing from which it counts when the last step was done."""
+    passed: int = 0
+    """The firings from `due` to `following`, without one of both."""
+
+    def begin(self, due_ms: int) -> None:
+        """Count from another firing, if the last step was done."""
+        if due_ms == self.due:
+            return
+        self.count -= self.passed
+        if due_ms != self.following or self.count <= 0:
+            self.place, self.count = due_ms, 0
+        self.due = due_ms
 
 
 def encode_definition(definition: ScheduleDefinition) -> bytes:
@@ -132,15 +157,14 @@ def due_after(timing: Timing, after_ms: int) -> int:
     return NEVER if found is None else found
 
 
-def plan(definition: ScheduleDefinition, due_ms: int, now_ms: int) -> Fire | Skip:
-    """Return the next step of a schedule that awaits the firing of `due_ms`, which is not after now.
+def plan(definition: ScheduleDefinition, due_ms: int, now_ms: int, ahead: Lookahead) -> Fire | Skip | None:
+    """Return the next step of a schedule that awaits the firing of `due_ms`, which is not after now. None: look again, with the same `ahead`.
 
     The rule must be one that this machine can compute (`check_timing`).
     """
     timing = definition.timing
     if definition.catch_up == pb.FIRE_ALL:
-        excess = _excess(timing, due_ms, now_ms)
-        return excess or Fire(due_after(timing, due_ms))
+        return _make_up(timing, due_ms, now_ms, ahead)
     following, skipped = due_after(timing, due_ms), 0
     place = due_ms
     while NEVER < following <= now_ms and skipped < WALK_MAX:
@@ -153,17 +177,23 @@ def plan(definition: ScheduleDefinition, due_ms: int, now_ms: int) -> Fire | Ski
     return Fire(following)
 
 
-def _excess(timing: Timing, due_ms: int, now_ms: int) -> Skip | None:
-    """Return the firings that are too many to make up for, or None."""
+def _make_up(timing: Timing, due_ms: int, now_ms: int, ahead: Lookahead) -> Fire | Skip | None:
+    """Pass over the firings that are too many to make up for, if there are any, else fire. None: it is not known yet."""
     shortest_ms = timing.interval_ms if isinstance(timing, Every) else _MINUTE_MS
     if now_ms - due_ms < CATCH_UP_MAX * shortest_ms:
-        return None
+        return Fire(due_after(timing, due_ms))
     if isinstance(timing, Every):
         count = (now_ms - due_ms) // timing.interval_ms + 1 - CATCH_UP_MAX
-        return Skip(due_ms + count * timing.interval_ms, count) if count > 0 else None
-    dues = [due_ms]
-    while len(dues) < CATCH_UP_MAX + WALK_MAX and NEVER < dues[-1] <= now_ms:
-        dues.append(due_after(timing, dues[-1]))
-    missed = [due for due in dues if NEVER < due <= now_ms]
-    count = len(missed) - CATCH_UP_MAX
-    return Skip(missed[count], count) if count > 0 else None
+        return Skip(due_ms + count * timing.interval_ms, count) if count > 0 else Fire(due_after(timing, due_ms))
+    ahead.begin(due_ms)
+    for _ in range(WALK_MAX // 2):
+        if ahead.count > CATCH_UP_MAX + WALK_MAX // 2 or not NEVER < ahead.place <= now_ms:
+            break
+        ahead.place, ahead.count = due_after(timing, ahead.place), ahead.count + 1
+    if ahead.count <= CATCH_UP_MAX and NEVER < ahead.place <= now_ms:
+        return None
+    following, passed = due_ms, 0
+    while passed < max(1, min(ahead.count - CATCH_UP_MAX, WALK_MAX // 2)):
+        following, passed = due_after(timing, following), passed + 1
+    ahead.following, ahead.passed = following, passed
+    return Skip(following, passed) if ahead.count > CATCH_UP_MAX else Fire(following)

@@ -24,6 +24,8 @@ from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.broker.partitions.queue.cron import check_timing
 from raftmq.broker.partitions.queue.gate import QueueGate
 from raftmq.broker.partitions.queue.schedule_plan import (
+    Fire,
+    Lookahead,
     ScheduleDefinition,
     Skip,
     decode_definition,
@@ -116,6 +118,8 @@ class QueueSchedules:
         """Proposals of the present round that are not applied yet."""
         self._resting: dict[str, float] = {}
         """Schedules that this broker cannot compute, or whose tenant takes no message, and the loop time of the next attempt."""
+        self._ahead: dict[tuple[str, int], Lookahead] = {}
+        """Of the schedules that are behind, by name and version."""
         self._throttle = LogThrottle()
         replica = partition.replica
         replica.progress_listeners.append(self._fire_due)
@@ -125,6 +129,7 @@ class QueueSchedules:
         if change.role is not Role.LEADER:
             self._timer.cancel()
             self._resting.clear()
+            self._ahead.clear()
             self._retry_at = 0.0
 
     # ------------------------------------------------------------------------------------------------------------- firing
@@ -170,11 +175,11 @@ class QueueSchedules:
             definition = self._readable(name, row)
             if definition is None or not self._is_home(name, definition):
                 continue
-            step = plan(definition, row.next_due, now_ms)
+            step = self._plan(name, row, definition, now_ms)
             if isinstance(step, Skip):
                 was_tried = True
                 self._skip(SkipFirings(name, row.version, row.next_due, step.next_due, step.count))
-            else:
+            elif step is not None:
                 refusal = self._partition.gate.admit_messages(unpack_fields(definition.message, 0, 1))
                 if refusal is not None and refusal.code in _TENANT_REFUSALS:
                     self._rest(name, TENANT_REFUSED_SECONDS)
@@ -191,6 +196,16 @@ class QueueSchedules:
         if payloads:
             self._propose(payloads)
         return was_tried
+
+    def _plan(self, name: str, row: ScheduleRow, definition: ScheduleDefinition, now_ms: int) -> Fire | Skip | None:
+        key = (name, row.version)
+        ahead = self._ahead.pop(key, None) or Lookahead()
+        step = plan(definition, row.next_due, now_ms, ahead)
+        if step is None or NEVER < step.next_due <= now_ms:
+            if len(self._ahead) >= SCHEDULES_MAX:
+                self._ahead.clear()  # most are those of deleted schedules
+            self._ahead[key] = ahead
+        return step
 
     def _readable(self, name: str, row: ScheduleRow) -> ScheduleDefinition | None:
         """Return the definition of a schedule, or None if this broker cannot read it or does not know its time zone."""

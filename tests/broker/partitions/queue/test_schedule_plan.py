@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.partitions.queue import schedule_plan
+from raftmq.broker.partitions.queue.cron import Timing
 from raftmq.broker.partitions.queue.schedule_plan import (
     CATCH_UP_MAX,
     MISSED_AFTER_MS,
+    WALK_MAX,
     Fire,
+    Lookahead,
     ScheduleDefinition,
     Skip,
     decode_definition,
@@ -33,9 +37,11 @@ def every(interval_ms: int, catch_up: pb.CatchUp = pb.SKIP_MISSED) -> ScheduleDe
 
 def steps(definition: ScheduleDefinition, due: int, now: int) -> tuple[list[int], int, int]:
     """Follow a schedule until it is not due any more. Return the firings, the number of skipped ones and the next due time."""
-    fired, skipped = [], 0
+    fired, skipped, ahead = [], 0, Lookahead()
     while -1 < due <= now:
-        step = plan(definition, due, now)
+        step = plan(definition, due, now, ahead)
+        if step is None:
+            continue
         assert step.next_due == -1 or step.next_due > due
         if isinstance(step, Fire):
             fired.append(due)
@@ -47,8 +53,8 @@ def steps(definition: ScheduleDefinition, due: int, now: int) -> tuple[list[int]
 
 @pytest.mark.parametrize("catch_up", [pb.SKIP_MISSED, pb.FIRE_ONCE, pb.FIRE_ALL])
 def test_a_firing_in_time_is_made_by_every_schedule(catch_up: pb.CatchUp) -> None:
-    assert plan(every(DAY, catch_up), START, START + 5) == Fire(START + DAY)
-    assert plan(every(DAY, catch_up), START, START + MISSED_AFTER_MS) == Fire(START + DAY)
+    assert plan(every(DAY, catch_up), START, START + 5, Lookahead()) == Fire(START + DAY)
+    assert plan(every(DAY, catch_up), START, START + MISSED_AFTER_MS, Lookahead()) == Fire(START + DAY)
 
 
 def test_what_was_missed_is_skipped_made_up_for_once_or_each_time() -> None:
@@ -77,16 +83,55 @@ def test_the_last_thousand_are_made_up_for_and_the_others_are_counted(definition
     assert (skipped, next_due) == (501, START + 1_501 * MINUTE)
 
 
+@pytest.mark.parametrize("cron", ["* * * * *", "0 * * * *", "0 9 * * *"])
+def test_no_step_of_an_outage_of_months_computes_many_due_times(cron: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+
+    def due_after(timing: Timing, after_ms: int) -> int:
+        computed[-1] += 1
+        return real(timing, after_ms)
+
+    real = schedule_plan.due_after
+    monkeypatch.setattr(schedule_plan, "due_after", due_after)
+    definition = ScheduleDefinition(cron=cron, catch_up=pb.FIRE_ALL)
+    due, now, ahead = real(definition.timing, START), START + 70 * DAY, Lookahead()
+    for _ in range(3_000):
+        if due > now:
+            break
+        computed.append(0)
+        step = plan(definition, due, now, ahead)
+        due = due if step is None else step.next_due
+    assert max(computed) <= WALK_MAX
+    assert sum(computed[-100:]) < 300, "what was computed once is not computed again"
+
+
+def test_a_step_that_was_not_done_is_planned_again() -> None:
+    definition, now, ahead = (
+        ScheduleDefinition(cron="* * * * *", catch_up=pb.FIRE_ALL),
+        START + 1_500 * MINUTE,
+        Lookahead(),
+    )
+    while (step := plan(definition, START, now, ahead)) is None:
+        pass
+    assert isinstance(step, Skip)
+    again = plan(definition, START, now, ahead)
+    assert isinstance(again, Skip)
+    assert step.count <= again.count <= 501
+    assert again.next_due == START + again.count * MINUTE
+    fired, skipped, _ = steps(definition, again.next_due, now)
+    assert (len(fired), skipped + again.count) == (CATCH_UP_MAX, 501)
+
+
 def test_one_step_over_a_year_of_minutes_is_bounded() -> None:
-    step = plan(ScheduleDefinition(cron="* * * * *"), START, START + 366 * DAY)
+    step = plan(ScheduleDefinition(cron="* * * * *"), START, START + 366 * DAY, Lookahead())
     assert isinstance(step, Skip)
     assert step.next_due == START + step.count * MINUTE
 
 
 def test_a_single_firing_ends_its_schedule() -> None:
     at = ScheduleDefinition(at_ms=START)
-    assert plan(at, START, START) == Fire(-1)
-    assert plan(at, START, START + MISSED_AFTER_MS + 1) == Skip(-1, 1)
+    assert plan(at, START, START, Lookahead()) == Fire(-1)
+    assert plan(at, START, START + MISSED_AFTER_MS + 1, Lookahead()) == Skip(-1, 1)
 
 
 @given(
