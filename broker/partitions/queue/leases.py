@@ -5,7 +5,8 @@ leasable, or messages without a due time are being committed: then it travels in
 handler after one of them. A message whose due time has come is leased by the entry that promotes it, for the same reason. Consumers take
 turns.
 
-A lease whose consumer is gone when it applies is given back, uncounted.
+A lease whose consumer is gone when it applies is given back, uncounted. One that is applied only after the leadership was lost still reaches its
+consumer: it is as valid as any other, and nobody else knows whose it is.
 
 With a single active consumer, only one of those that wait leases. Another one follows when it has ended and no message of the partition is
 leased any more. This leader alone chooses it: a new leader begins without one, and waits for the end of the leases that it finds.
@@ -16,16 +17,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Final, NamedTuple, Protocol
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.queue.commands import Lease, Operation, Settle, SettleDetail
+from raftmq.fsm.queue.commands import Lease, Operation, Settle, SettleDetail, decode_commands
 from raftmq.fsm.queue.limits import ITEMS_WORK_MAX
 from raftmq.fsm.queue.partition import QueuePartition
-from raftmq.fsm.queue.results import Leased
-from raftmq.raft.ready import RoleChange
+from raftmq.fsm.queue.results import Leased, Results
+from raftmq.raft.entry import Entry
+from raftmq.raft.ready import Role, RoleChange
+from raftmq.types import Term
 
 REST_SECONDS: Final = 0.05
 """The pause of all consumers after a lease that failed or could not be proposed, and the pause of a consumer that waits for one key and found
@@ -110,9 +114,17 @@ class QueueLeases:
         """Runs for `REST_SECONDS` after a lease failed: nothing is proposed."""
         self._requested = 0
         """Messages named by leases that are not applied yet."""
+        self._numbers = count(1)
+        self._under_way: dict[int, tuple[Term, Consumer]] = {}
+        """The proposed leases by their request: the term of each, and its consumer."""
+        self._lost: dict[int, tuple[Term, Consumer]] = {}
+        """Those of them that may be applied although the leadership was lost."""
+        self._lost_through = 0
+        """The index up to which they are in the log."""
         replica.proposers.insert(0, self._propose)  # before the gathered commands are proposed: a lease is one of them
         replica.progress_listeners.append(self.wake)
         replica.role_listeners.append(self._on_role)
+        replica.applier.listeners.append(self._on_entry)
 
     @property
     def consumers(self) -> int:
@@ -218,14 +230,43 @@ class QueueLeases:
         is_known = not replica.applier.is_suspended
         return self._active is None and not self._requested and is_known and not replica.state_machine.leased_count
 
-    def _on_role(self, _change: RoleChange) -> None:
+    def _on_role(self, change: RoleChange) -> None:
         self._active = None
+        if change.role is not Role.LEADER and self._under_way:
+            self._lost |= self._under_way
+            self._under_way.clear()
+            self._lost_through = self._replica.core.last_index
+
+    def _on_entry(self, entry: Entry, result: object) -> None:
+        """Look in an applied entry for leases that were lost."""
+        if not self._lost:
+            return
+        if isinstance(result, Results) and (commands := decode_commands(entry.payload)) is not None:
+            for item, found in zip(commands.items, result.items, strict=True):
+                if not isinstance(item, Lease) or not isinstance(found, Leased):
+                    continue
+                term, consumer = self._lost.get(item.request, (None, None))
+                if consumer is not None and term == entry.term:  # all entries of that term are those of this leader
+                    del self._lost[item.request]
+                    self._loop.call_soon(self._hand_over, consumer, found)
+        if entry.index >= self._lost_through:
+            self._lost.clear()
+
+    def _hand_over(self, consumer: Consumer, leased: Leased) -> None:
+        """Give messages to the consumer of a lost lease, if it still has the credit."""
+        messages = sum(leased.counts)
+        reserved = consumer.reserve(self, messages) if messages else (0, 0)
+        if reserved[0] == messages > 0:
+            consumer.on_leased(self, reserved, leased)
+        elif reserved[0]:
+            consumer.on_refused(self, reserved)
 
     def _lease(self, consumer: Consumer, reserved: tuple[int, int]) -> bool:
         """Propose a lease. Return False if it was refused: others are tried a little later."""
         wanted, (messages, size) = consumer.filter, reserved
         lease_ms = consumer.lease_ms or self._commands.lease_ms()
-        command = Lease(0, 0, messages, lease_ms, wanted.tenants, wanted.key, size)
+        number = next(self._numbers)  # without a session it says nothing to the machine
+        command = Lease(0, number, messages, lease_ms, wanted.tenants, wanted.key, size)
         try:
             future = self._commands.submit(command)
         except RequestError:
@@ -233,15 +274,20 @@ class QueueLeases:
             self._rest()
             return False
         self._requested += messages
-        future.add_done_callback(lambda done: self._on_applied(consumer, reserved, done))
+        self._under_way[number] = (self._replica.core.term, consumer)
+        future.add_done_callback(lambda done: self._on_applied(consumer, reserved, number, done))
         return True
 
-    def _on_applied(self, consumer: Consumer, reserved: tuple[int, int], done: asyncio.Future[object]) -> None:
+    def _on_applied(
+        self, consumer: Consumer, reserved: tuple[int, int], number: int, done: asyncio.Future[object]
+    ) -> None:
         self._requested -= reserved[0]
+        self._under_way.pop(number, None)
         leased = None
         if done.cancelled() or done.exception() is not None:
             self._rest()
         else:
+            self._lost.pop(number, None)
             result = done.result()
             leased = result if isinstance(result, Leased) else None
         if consumer.filter.key and not (leased and leased.counts):

@@ -54,7 +54,8 @@ class Door:
         self.replica = SimpleNamespace(
             is_leader=True,
             state_machine=self.queue.host.machine,
-            applier=SimpleNamespace(is_suspended=False),
+            applier=SimpleNamespace(is_suspended=False, listeners=[]),
+            core=SimpleNamespace(term=1),
             proposers=[],
             progress_listeners=[],
             role_listeners=[],

@@ -23,7 +23,8 @@ class RefusingPartition:
 
     def __init__(self) -> None:
         self.is_leader = True
-        self.applier = SimpleNamespace(is_suspended=False)
+        self.applier = SimpleNamespace(is_suspended=False, listeners=[])
+        self.core = SimpleNamespace(term=1)
         self.state_machine = SimpleNamespace(leasable_count=lambda subtrees=(): 1, is_leasable=lambda subtrees=(): True)
         self.proposers: list[Callable[[], None]] = []
         self.progress_listeners: list[Callable[[], None]] = []

@@ -12,6 +12,8 @@ from raftmq.client.codec.queue_batch import TimeColumns
 from raftmq.fsm.queue.commands import Item, Lease, PauseTenant, ResumeTenant
 from raftmq.fsm.queue.results import Done
 from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.ready import Role, RoleChange
+from raftmq.types import ReplicaId, Term
 
 from tests.support.broker.harness import Harness, running
 from tests.support.broker.queues import Stream, ack_of, poll, put, queue_of, queue_topic, received, settle
@@ -124,6 +126,28 @@ async def test_messages_of_a_poll_whose_caller_is_gone_are_given_back_uncounted(
         await settled(node)
         (again,) = await poll(node, topic)
         assert (again.lease_number, again.attempts) == (2, 1)
+
+
+@pytest.mark.parametrize("is_this_term", [True, False])
+async def test_a_lease_that_is_applied_after_its_leader_changed_reaches_its_consumer(*, is_this_term: bool):
+    async with running() as node:
+        topic = await queue_topic(node)
+        leases, replica = queue_of(node, topic).leases, queue_of(node, topic).replica
+        polling = asyncio.ensure_future(poll(node, topic, max_wait_ms=2_000))
+        await settled(node)
+        node.hold_commits = True
+        putting = asyncio.ensure_future(put(node, topic, b"x"))
+        await settled(node)
+        replica.on_role_change(RoleChange(Role.FOLLOWER, replica.core.term, ReplicaId(0)))
+        if not is_this_term:
+            leases._lost = {number: (Term(term - 1), one) for number, (term, one) in leases._lost.items()}
+        await settled(node)
+        assert not polling.done()
+        node.release_commits()
+        assert [one.value for one in await polling] == ([b"x"] if is_this_term else []), "another leader's lease"
+        assert replica.state_machine.leased_count == 1
+        assert not leases._lost
+        await putting
 
 
 async def test_each_partition_has_a_group_of_its_own():
