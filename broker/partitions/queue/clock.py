@@ -31,6 +31,8 @@ COMPARE_NS: Final = 50_000_000
 """Interval of the comparisons with the median. It is short beside the drift of any machine, and spares a comparison per entry."""
 GRACE_MS_MAX: Final = 10_000
 """The longest time for which leases that ended while nobody led stay valid. A consumer finds the new leader within it."""
+UNKNOWN_TIME_MS: Final = 50
+"""The pause of timers while too few clocks are known since the start of this broker: nobody tells when they are."""
 _MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
 
@@ -108,7 +110,7 @@ class QueueClock:
             return None
         return RequestError(
             pb.NOT_READY, "too few brokers have reported their clocks since this broker started; try again",
-            retry_after_ms=50,
+            retry_after_ms=UNKNOWN_TIME_MS,
         )  # fmt: skip
 
     def on_received(self, append_time_ms: int) -> None:

@@ -15,7 +15,7 @@ import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.queue.bodies import bodies_to_evacuate
-from raftmq.broker.partitions.queue.clock import QueueClock
+from raftmq.broker.partitions.queue.clock import UNKNOWN_TIME_MS, QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.broker.partitions.queue.due_pace import DuePace
@@ -103,9 +103,11 @@ class QueueUpkeep:
         if not replica.is_leader or replica.applier.is_suspended:
             return
         self.configure()
-        deadline = self._next_deadline()
+        deadline, clock = self._next_deadline(), self._partition.clock
         if deadline is not None:
-            wait_ms = deadline - self._partition.clock.read_ms()
+            wait_ms = deadline - clock.read_ms()
+            if not clock.is_running:
+                wait_ms = UNKNOWN_TIME_MS
             self._timer.set(self._host.loop.time() + max(0, wait_ms) / 1000 + TICK_MARGIN_SECONDS)
 
     def _on_role(self, change: RoleChange) -> None:
@@ -127,8 +129,8 @@ class QueueUpkeep:
         replica = self._partition.replica
         if not replica.is_leader or replica.applier.is_suspended:
             return  # progress sets the timer again
-        deadline = self._next_deadline()
-        if deadline is None or deadline > self._partition.clock.read_ms() or self._propose_tick():
+        deadline, clock = self._next_deadline(), self._partition.clock
+        if deadline is None or deadline > clock.read_ms() or not clock.is_running or self._propose_tick():
             self._on_progress()
 
     def tick(self) -> None:

@@ -37,6 +37,22 @@ async def test_what_is_due_by_time_alone_happens_without_a_request(queue: Queue)
     await queue.progress_until(lambda: queue.partition.statistics.counts().leased == 0)
 
 
+@pytest.mark.parametrize("delay", [1_000, 60_000])
+async def test_what_came_due_during_a_stop_happens_when_the_clocks_are_known(queue: Queue, delay: int) -> None:
+    """It waited for the next round of upkeep: nothing else looks at the clock of an idle queue."""
+    await queue.put(1, delay=delay)
+    clock = queue.partition.clock
+    known, clock._median_ms, clock.is_running = clock._median_ms, lambda: None, False
+    if delay == 1_000:
+        clock._time_ns += 2_000_000_000  # due by the last append time already
+    queue.node.pass_time(0)
+    await asyncio.sleep(0.02)
+    queue.node.offset_ms += 61_000
+    clock._median_ms = known
+    async with asyncio.timeout(2):
+        await queue.progress_until(lambda: queue.partition.statistics.counts().ready == 1)
+
+
 @pytest.mark.parametrize("queue", [None], indirect=True)
 async def test_a_message_that_comes_due_during_a_tick_gets_a_tick_of_its_own(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
