@@ -12,8 +12,9 @@ Source: KIP-848 (group coordinator).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from raftmq.broker.base.request_error import RequestError
@@ -50,6 +51,9 @@ PLAN_RETRY_SECONDS_MAX: Final = 60.0
 
 LEAVING_RETRY_MS: Final = 100
 
+COMMANDS_MAX: Final = 500
+"""Commands about different groups that share a commit. With a commit for each group, a slow disk would prolong thousands of sessions."""
+
 HEARTBEAT_SECONDS_MAX: Final = 5.0
 HEARTBEAT_SECONDS_MIN: Final = 0.5
 HEARTBEAT_SECONDS_PER_MEMBER: Final = 0.005
@@ -82,6 +86,8 @@ class GroupCoordinator:
         """The last matched version of each group that subscribes by pattern."""
         self._ticked_at = host.loop.time()
         self._expiry_checked_at = host.loop.time()
+        self._writing: dict[str, asyncio.Task[None]] = {}
+        """The work that waits for commits, by its name."""
         self._planning: asyncio.Task[None] | None = None
         self._plan_failures: dict[str, tuple[int, float]] = {}
         """Groups whose assignor fails, with the number of failures and the time of the next attempt."""
@@ -99,14 +105,16 @@ class GroupCoordinator:
                 log.debug("coordination_postponed", reason=str(error))
 
     async def planned(self) -> None:
-        """Wait until no assignment is being computed."""
-        if self._planning is not None:
-            await asyncio.wait((self._planning,))
+        """Wait until no assignment is being computed, and everything else that the last tick began is done."""
+        for task in (*self._writing.values(), self._planning):
+            if task is not None:
+                await asyncio.wait((task,))
 
     def close(self) -> None:
-        """Cancel the running plan and end the runner."""
-        if self._planning is not None:
-            self._planning.cancel()
+        """Cancel the running plan and the writes, and end the runner."""
+        for task in (*self._writing.values(), self._planning):
+            if task is not None:
+                task.cancel()
         self._runner.close()
 
     # ------------------------------------------------------------------------------------------------ sessions
@@ -152,7 +160,10 @@ class GroupCoordinator:
     # ------------------------------------------------------------------------------------------------ the tick
 
     async def tick(self) -> None:
-        """End sessions, forget empty groups and start planning."""
+        """Begin to end sessions, to forget empty groups and to plan.
+
+        It waits for no commit: the time since the last tick must show how long the event loop stalled, and nothing else.
+        """
         now, tick_seconds = self._host.loop.time(), self._host.timing.group_tick_seconds
         elapsed, self._ticked_at = now - self._ticked_at, now
         if elapsed > tick_seconds + self._host.timing.stall_seconds:
@@ -166,17 +177,25 @@ class GroupCoordinator:
             self._seen_index = metadata.state_machine.applied_index
             self._must_look = True
             self._grant_sessions(metadata.state_machine)
-        with self._step():
-            await self._end_sessions(metadata, now)
+        self._begin("end_sessions", lambda: self._end_sessions(metadata, now))
         if now - self._expiry_checked_at >= EXPIRY_CHECK_SECONDS:
             self._expiry_checked_at = now
-            with self._step():
-                await self.expire_groups()
+            self._begin("expire_groups", self.expire_groups)
         with self._step():
             self._begin_to_plan(metadata.state_machine)
 
     def _step(self) -> AbstractContextManager[None]:
         return self._host.supervisor.step(Work.COORDINATOR)
+
+    def _begin(self, name: str, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Begin work that waits for commits, unless it is still under way."""
+        task = self._writing.get(name)
+        if task is None or task.done():
+            self._writing[name] = self._host.loop.create_task(self._write(write))
+
+    async def _write(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        with self._step():
+            await write()
 
     def _take_office(self) -> bool:
         """Return whether this node coordinates. When it becomes coordinator every member gets a full session."""
@@ -216,9 +235,9 @@ class GroupCoordinator:
         left = dict(out)
         self._leaving.update((group, member_id) for group, member_ids in out.items() for member_id in member_ids)
         try:
-            for group, member_ids in out.items():
-                await self._execute(LeaveConsumerGroup(group, tuple(sorted(set(member_ids)))))
-                self.expired_total += len(left.pop(group))
+            for groups in _batches(list(out)):
+                await self._execute([LeaveConsumerGroup(group, tuple(sorted(set(out[group])))) for group in groups])
+                self.expired_total += sum(len(left.pop(group)) for group in groups)
         except RequestError:
             # the members are still expired, but without a deadline they would never be checked again
             for group, member_ids in left.items():
@@ -234,19 +253,24 @@ class GroupCoordinator:
             return
         machine = self._host.metadata.state_machine
         before_ms = self._host.now_ms() - int(self._host.timing.offsets_retention_seconds * 1000)
+        expired: list[str] = []
         for name in machine.consumer_group_names():
             group = machine.consumer_group(name)
             if group is not None and 0 < group.row.emptied_time_ms < before_ms and not group.members:
                 log.info("consumer_group_expired", consumer_group=name)
-                await self._execute(DeleteConsumerGroup(name, before_ms))
+                expired.append(name)
+        for names in _batches(expired):
+            await self._execute([DeleteConsumerGroup(name, before_ms) for name in names])
 
-    async def _execute(self, command: MetadataCommand) -> object:
-        """Propose a command and wait for its result. A rejected command has become unnecessary in the meantime."""
-        _, applied = self._host.metadata.propose([Proposal(EntryKind.COMMAND, encode_command(command))])
-        result = (await applied)[0]
-        if isinstance(result, Rejected):
-            log.debug("group_command_rejected", error_code=pb.ErrorCode.Name(result.code), reason=result.message)
-        return result
+    async def _execute(self, commands: Sequence[MetadataCommand]) -> list[object]:
+        """Propose commands together and wait for their results. A rejected command has become unnecessary in the meantime."""
+        proposals = [Proposal(EntryKind.COMMAND, encode_command(command)) for command in commands]
+        _, applied = self._host.metadata.propose(proposals)
+        results = await applied
+        for result in results:
+            if isinstance(result, Rejected):
+                log.debug("group_command_rejected", error_code=pb.ErrorCode.Name(result.code), reason=result.message)
+        return results
 
     # ------------------------------------------------------------------------------------------------ plans
 
@@ -320,7 +344,7 @@ class GroupCoordinator:
         self._plan_failures.pop(name, None)
         row = group.row
         if found.changes or row.epoch != row.target_epoch or row.topics != found.topics:
-            result = await self._execute(found.command(request))
+            (result,) = await self._execute([found.command(request)])
             if isinstance(result, Rejected):
                 if result.code == pb.INVALID_ARGUMENT and not self._has_lost_members(request):
                     self._plan_failed(name, request.assignor, result.message)
@@ -347,3 +371,7 @@ class GroupCoordinator:
         pause = pause_after(count, PLAN_RETRY_SECONDS, PLAN_RETRY_SECONDS_MAX)
         self._plan_failures[name] = (count, self._host.loop.time() + pause)
         log.error("assignor_failed", consumer_group=name, assignor=assignor, reason=reason, attempt=count)
+
+
+def _batches(names: Sequence[str]) -> list[Sequence[str]]:
+    return [names[start : start + COMMANDS_MAX] for start in range(0, len(names), COMMANDS_MAX)]

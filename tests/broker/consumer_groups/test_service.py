@@ -1,16 +1,19 @@
 """The Groups service and the coordinator on one node keep members, sessions, plans, resets and limits."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError, timed_out
+from raftmq.broker.consumer_groups import coordinator
 from raftmq.broker.consumer_groups.assignor_process import PlanError
 from raftmq.broker.consumer_groups.planner import Plan, PlanRequest
 from raftmq.offset_ranges import encode_ranges
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.entry import Proposal
+from raftmq.raft.ready import Appended
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 
 from tests.support.broker.harness import Harness, batch, running
@@ -471,14 +474,14 @@ async def test_a_heartbeat_is_refused_while_the_members_removal_is_written(
         await tick(node)
     node.hold_commits = True
     await clock.advance(0.2)
-    ending = asyncio.create_task(node.coordinator.tick())
+    await node.coordinator.tick()
     await asyncio.sleep(0)
     with pytest.raises(RequestError) as refused:
         await late.heartbeat()
     assert code_of(refused) == pb.THROTTLED
     await other.heartbeat()
     node.release_commits()
-    await ending
+    await node.coordinator.planned()
     with pytest.raises(RequestError) as refused:
         await late.heartbeat()
     assert code_of(refused) == pb.UNKNOWN_MEMBER
@@ -500,6 +503,45 @@ async def test_an_expiry_that_could_not_be_proposed_is_repeated(node: Harness, m
     await tick(node)
     assert node.metadata.state_machine.member_count == 0
     assert node.coordinator.expired_total == 1
+
+
+async def test_commits_that_are_slow_prolong_no_session(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time for which a tick waited for the removal of members counted as a stall, and was added to all sessions."""
+    clock = VirtualTime(node, monkeypatch)
+    dead = [Member(node, f"m{n}", f"g{n}", session_timeout_ms=6000 + n * 1000) for n in range(3)]
+    await settle(node, *dead)
+    for _ in range(60):
+        await clock.advance(0.1)
+        await tick(node)
+    node.hold_commits = True
+    for _ in range(30):
+        await clock.advance(0.1)
+        await node.coordinator.tick()
+    node.release_commits()
+    for _ in range(2):
+        await tick(node)
+    assert node.metadata.state_machine.member_count == 0
+
+
+async def test_many_groups_share_a_commit(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a commit for each of thousands of groups, sessions and empty groups ended late."""
+    clock = VirtualTime(node, monkeypatch)
+    await settle(node, *(Member(node, f"m{n}", f"g{n}", session_timeout_ms=6000) for n in range(20)))
+    propose, proposed = node.metadata.propose, []
+
+    def recording(proposals: Sequence[Proposal]) -> tuple[Appended, asyncio.Future[list[object]]]:
+        proposed.append(len(proposals))
+        return propose(proposals)
+
+    monkeypatch.setattr(node.metadata, "propose", recording)
+    for _ in range(62):
+        await clock.advance(0.1)
+        await tick(node)
+    assert (node.metadata.state_machine.member_count, proposed) == (0, [20])
+    node.clock_ms += 8 * 86_400_000
+    monkeypatch.setattr(coordinator, "COMMANDS_MAX", 15)
+    await node.coordinator.expire_groups()
+    assert (node.metadata.state_machine.consumer_group_count, proposed) == (0, [20, 15, 5])
 
 
 async def test_a_group_whose_assignor_fails_does_not_delay_others(
