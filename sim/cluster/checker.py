@@ -530,6 +530,8 @@ class Checker:
         self.leaders_elected += 1
         self._cluster.trace(f"r{replica.replica_id} leads g{replica.group_id} in term {change.term}")
         self.recoveries.on_leader(replica.group_id, replica.replica_id)
+        if replica.group_id == METADATA_GROUP_ID:
+            self.groups.on_coordinator(self.now)
         self._elections.setdefault(replica.group_id, ElectionSafety()).on_leader(replica.replica_id, change.term)
 
     def _on_broken(self, process: Process, replica: Replica[StateMachine], error: Exception) -> None:

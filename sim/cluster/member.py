@@ -162,7 +162,8 @@ class Member:
             try:
                 await self._heartbeat_once()
             except UnknownMemberError:
-                self._checker.judge(self._checker.groups.on_unknown, self.member_id, self._silent_seconds())
+                heard_at = float("-inf") if self._heard_at is None else self._heard_at
+                self._checker.judge(self._checker.groups.on_unknown, self.member_id, heard_at, self._checker.now)
                 raise
             except RaftMQError as error:
                 self._on_error("heartbeat", error)
@@ -174,9 +175,6 @@ class Member:
             with suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     await self._heartbeat_now.wait()
-
-    def _silent_seconds(self) -> float:
-        return float("inf") if self._heard_at is None else self._checker.now - self._heard_at
 
     async def _heartbeat_once(self) -> None:
         sent_at = self._checker.now

@@ -14,15 +14,19 @@ from sim.core.invariants.violation import demand
 Part = tuple[int, int]
 SESSION_SECONDS = 4.0
 """Session timeout of the simulated members."""
-SESSION_SLACK_SECONDS = 2.5
-"""An old coordinator may answer until it notices its successor. This part of a session may have passed before the successor is asked."""
+OVERLAP_SECONDS = 2.5
+"""An old coordinator may answer until it notices its successor, which takes up to two election timeouts. The successor does not know of
+such an answer: its sessions begin when it takes office.
+"""
 
 
 class GroupOwnership:
     """The answers to members of all consumer groups of a run."""
 
     def __init__(self, session_seconds: float, clock_rate_max: float) -> None:
-        self._silence_min = session_seconds / clock_rate_max - SESSION_SLACK_SECONDS
+        self._silence_min = session_seconds / clock_rate_max
+        self._coordinates_since: list[float] = []
+        """The times at which a coordinator took office."""
         self._owners: dict[tuple[str, Part, int], str] = {}
         """(group, partition, owner epoch) -> member."""
         self._opened: dict[tuple[str, Part], int] = {}
@@ -88,6 +92,10 @@ class GroupOwnership:
         """Check a committed offset that was returned to a client."""
         self._check_forward(group, part, offset, floor)
 
+    def on_coordinator(self, now: float) -> None:
+        """Record that another broker coordinates."""
+        self._coordinates_since.append(now)
+
     def on_heard(self, member_id: str, sent_at: float) -> None:
         """Record a heartbeat that was answered."""
         self._heard_at[member_id] = sent_at
@@ -100,11 +108,13 @@ class GroupOwnership:
         """Check members that the group removes. One that comes back joins again, and does not hear that it was out."""
         for member_id in member_ids:
             if member_id in self._heard_at and member_id not in self._may_go:
-                self.on_unknown(member_id, now - self._heard_at[member_id])
+                self.on_unknown(member_id, self._heard_at[member_id], now)
 
-    def on_unknown(self, member_id: str, silent_seconds: float) -> None:
+    def on_unknown(self, member_id: str, heard_at: float, now: float) -> None:
         """Check that a member that the group does not know has been silent for long enough."""
         self.ended_sessions += 1
+        successors = [since for since in self._coordinates_since if heard_at - OVERLAP_SECONDS <= since <= heard_at]
+        silent_seconds = now - min(successors, default=heard_at)
         demand(
             silent_seconds >= self._silence_min,
             "SessionKept",

@@ -775,9 +775,13 @@ def test_committed_forward() -> None:
 
 def test_session_kept() -> None:
     groups = GroupOwnership(10.0, 1.25)
-    groups.on_unknown("m", 8.0)
+    groups.on_unknown("m", 1.0, 9.0)
     with broken("SessionKept"):
-        groups.on_unknown("m", 3.0)
+        groups.on_unknown("m", 1.0, 8.9)
+    groups.on_coordinator(0.9)
+    groups.on_unknown("m", 1.0, 8.9)  # it was heard by a coordinator that had a successor
+    with broken("SessionKept"):
+        groups.on_unknown("m", 0.8, 8.7)
 
 
 def test_a_member_that_sends_heartbeats_is_not_removed() -> None:
