@@ -46,15 +46,18 @@ class MemberHeartbeat(NamedTuple):
 
 
 def validate_heartbeat(
-    group: ConsumerGroup | None, heartbeat: MemberHeartbeat
+    group: ConsumerGroup | None, heartbeat: MemberHeartbeat, applied_index: int
 ) -> JoinConsumerGroup | ReleasePartitions | Rejected | None:
-    """Return the command to propose first, or the refusal. None: answer with the member's assignment."""
+    """Return the command to propose first, or the refusal. None: answer with the member's assignment.
+
+    `applied_index` is that of the coordinator's metadata, as of which the group is.
+    """
     member = group.members.get(heartbeat.member_id) if group is not None else None
+    if heartbeat.member_epoch > (applied_index if member is None else member.epoch):
+        # a newer coordinator sent it this epoch, or let it join: this one was succeeded and does not know yet
+        return Rejected(codes.NO_LEADER, "another coordinator is taking over; try again")
     if group is None or member is None:
         return _validate_stranger(group, heartbeat)
-    if heartbeat.member_epoch > member.epoch:
-        # a newer coordinator sent it this epoch: this one was succeeded and does not know yet
-        return Rejected(codes.NO_LEADER, "another coordinator is taking over; try again")
     if _says_something_new(member, heartbeat):
         return _join(
             heartbeat, heartbeat.subscription or MemberSubscription(member.topics, member.pattern, member.assignor)

@@ -77,7 +77,7 @@ class GroupsService:
         for _ in range(_ROUNDS_MAX):
             group = self._metadata.consumer_group(heartbeat.group)
             self._keep_alive(group, heartbeat)
-            result = validate_heartbeat(group, heartbeat)
+            result = validate_heartbeat(group, heartbeat, self._metadata.applied_index)
             if result is None:
                 break
             if isinstance(result, Rejected):

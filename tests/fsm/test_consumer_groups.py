@@ -38,6 +38,9 @@ class Cluster(MetadataLog):
     def join(self, member_id: str, **changes: object) -> mc.MetadataResult | None:
         return self.run(join(member_id, **changes))
 
+    def validate(self, heartbeat: MemberHeartbeat) -> object:
+        return validate_heartbeat(self.state.consumer_group("g"), heartbeat, self.state.applied_index)
+
     def assign(self, **target: list[int]) -> None:
         """Assign topic 1 in this way, for the current group epoch."""
         assert self.code(self.target(**target)) is None
@@ -368,30 +371,39 @@ def beat(member_id: str = "m1", epoch: int = 0, **changes: object) -> MemberHear
 
 
 def test_an_unknown_member_joins_or_is_refused(cluster: Cluster) -> None:
-    assert validate_heartbeat(None, beat()) == join("m1")
+    assert cluster.validate(beat()) == join("m1")
+    result = cluster.validate(beat(subscription=None))
+    assert isinstance(result, mc.Rejected)
+    assert result.code == codes.INVALID_ARGUMENT
     for group in (None, "g"):
         if group:
             cluster.join("m2")
-        result = validate_heartbeat(cluster.state.consumer_group("g"), beat(epoch=7))
+        result = cluster.validate(beat(epoch=cluster.index))
         assert isinstance(result, mc.Rejected)
         assert result.code == codes.UNKNOWN_MEMBER
-    result = validate_heartbeat(None, beat(subscription=None))
-    assert isinstance(result, mc.Rejected)
-    assert result.code == codes.INVALID_ARGUMENT
 
 
 def test_a_member_whose_instance_rejoined_elsewhere_is_fenced(cluster: Cluster) -> None:
     """The member is not refused as unknown: two processes with one instance id would replace each other endlessly."""
     cluster.join("m1", instance_id="i1")
     cluster.join("m2", instance_id="i1")
-    result = validate_heartbeat(cluster.group, beat("m1", 7, instance_id="i1"))
+    result = cluster.validate(beat("m1", 7, instance_id="i1"))
     assert isinstance(result, mc.Rejected)
     assert result.code == codes.FENCED
 
 
+@pytest.mark.parametrize("instance_id", ["", "i1"])
+def test_a_coordinator_with_a_successor_refuses_no_member_that_joined_there(cluster: Cluster, instance_id: str) -> None:
+    """A static member that came back through the successor was told that another process had its instance id, and failed for good."""
+    cluster.join("m1", instance_id="i1")
+    result = cluster.validate(beat("m2", epoch=cluster.index + 1, instance_id=instance_id))
+    assert isinstance(result, mc.Rejected)
+    assert result.code == codes.NO_LEADER
+
+
 def test_a_coordinator_with_a_successor_does_not_answer(cluster: Cluster) -> None:
     cluster.join("m1")
-    result = validate_heartbeat(cluster.group, beat(epoch=cluster.index + 1))
+    result = cluster.validate(beat(epoch=cluster.index + 1))
     assert isinstance(result, mc.Rejected)
     assert result.code == codes.NO_LEADER
 
@@ -400,21 +412,19 @@ def test_a_heartbeat_without_news_causes_no_proposal(cluster: Cluster) -> None:
     cluster.join("m1")
     cluster.assign(m1=[0, 1])
     epoch = cluster.member("m1").epoch
-    assert validate_heartbeat(cluster.group, beat(epoch=epoch, owned=frozenset({(1, 0), (1, 1)}))) is None
-    assert validate_heartbeat(cluster.group, beat(epoch=epoch, subscription=None)) is None
-    assert validate_heartbeat(cluster.group, beat(epoch=0)) is None, "its answer was lost"
-    assert validate_heartbeat(cluster.group, beat(epoch=epoch)) is None, "what it has not opened yet stays its own"
+    assert cluster.validate(beat(epoch=epoch, owned=frozenset({(1, 0), (1, 1)}))) is None
+    assert cluster.validate(beat(epoch=epoch, subscription=None)) is None
+    assert cluster.validate(beat(epoch=0)) is None, "its answer was lost"
+    assert cluster.validate(beat(epoch=epoch)) is None, "what it has not opened yet stays its own"
 
 
 def test_a_changed_heartbeat_is_proposed_as_a_join_of_an_existing_member(cluster: Cluster) -> None:
     cluster.join("m1")
     epoch = cluster.member("m1").epoch
-    assert validate_heartbeat(cluster.group, beat(epoch=epoch, rack="r1", subscription=None)) == join(
-        "m1", rack="r1", must_exist=True
+    assert cluster.validate(beat(epoch=epoch, rack="r1", subscription=None)) == join("m1", rack="r1", must_exist=True)
+    assert cluster.validate(beat(epoch=epoch, subscription=MemberSubscription(("b", "a", "b"), "", ""))) == join(
+        "m1", topics=("a", "b"), must_exist=True
     )
-    assert validate_heartbeat(
-        cluster.group, beat(epoch=epoch, subscription=MemberSubscription(("b", "a", "b"), "", ""))
-    ) == join("m1", topics=("a", "b"), must_exist=True)
 
 
 def test_a_release_needs_the_current_epoch(cluster: Cluster) -> None:
@@ -425,9 +435,9 @@ def test_a_release_needs_the_current_epoch(cluster: Cluster) -> None:
     cluster.assign(m1=[0], m2=[1, 2])
     epoch = cluster.member("m1").epoch
     held = frozenset({(1, 0), (1, 1)})
-    assert validate_heartbeat(cluster.group, beat(epoch=old, owned=held)) is None
-    assert validate_heartbeat(cluster.group, beat(epoch=epoch, owned=held)) == cluster.release("m1", 2)
-    assert validate_heartbeat(cluster.group, beat(epoch=epoch, owned=held | {(1, 2)})) is None
+    assert cluster.validate(beat(epoch=old, owned=held)) is None
+    assert cluster.validate(beat(epoch=epoch, owned=held)) == cluster.release("m1", 2)
+    assert cluster.validate(beat(epoch=epoch, owned=held | {(1, 2)})) is None
 
 
 def test_entries_without_commands_change_no_group(cluster: Cluster) -> None:

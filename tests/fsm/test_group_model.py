@@ -101,7 +101,7 @@ class GroupModel(RuleBasedStateMachine):
     def receive(self, heartbeat: MemberHeartbeat) -> Answer:
         """Handle a heartbeat as the service does."""
         for _ in range(4):
-            result = validate_heartbeat(self.group, heartbeat)
+            result = validate_heartbeat(self.group, heartbeat, self.metadata.applied_index)
             if result is None:
                 break
             if isinstance(result, mc.Rejected):

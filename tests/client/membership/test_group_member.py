@@ -254,7 +254,7 @@ class MembersAndCoordinator(RuleBasedStateMachine):
             frozenset((topic.topic_id, number) for topic in request.owned for number in topic.partitions),
         )  # fmt: skip
         for _ in range(4):
-            result = validate_heartbeat(self.metadata.consumer_group("g"), heartbeat)
+            result = validate_heartbeat(self.metadata.consumer_group("g"), heartbeat, self.metadata.applied_index)
             if result is None:
                 break
             if isinstance(result, mc.Rejected):
