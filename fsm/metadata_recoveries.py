@@ -101,6 +101,7 @@ def recover_metadata(tables: MetadataTables, cluster_id: str, node_id: int) -> i
     Every node gets a new metadata replica, because the old ones belong to a group that must not be believed any more. Ids that the old
     group may have given out after this state are skipped, and so are those of a recovery under another cluster id. Every partition gets
     the revision of this state: its group may have carried out a later target that is lost, and would refuse the present one as older.
+    So does every member of a consumer group, with its partitions: it may know a later assignment that is lost, and would refuse this one.
     """
     cluster = tables.cluster
     gap = ID_GAP * (1 + crc32(cluster_id.encode()) % ID_RANGES)
@@ -118,6 +119,11 @@ def recover_metadata(tables: MetadataTables, cluster_id: str, node_id: int) -> i
             partition = tables.partition(group_id)
             if partition is not None:
                 tables.put_partition(msgspec.structs.replace(partition, revision=tables.index))
+    for group in tables.consumer_groups.by_name.values():
+        for member_id, member in list(group.members.items()):
+            owned = tuple((*part[:2], tables.index) for part in member.owned)
+            renewed = msgspec.structs.replace(member, owned=owned, epoch=tables.index)
+            tables.consumer_groups.put_member(group, member_id, renewed, tables.index)
     tables.update_cluster(
         cluster_id=cluster_id,
         metadata_voters=(voter,),

@@ -7,6 +7,7 @@ from raftmq.fsm.consumer_groups import ConsumerGroup, GroupMemberRow
 from raftmq.fsm.heartbeat_validator import MemberHeartbeat, MemberSubscription, validate_heartbeat
 from raftmq.fsm.metadata import Metadata
 from raftmq.raft.entry import EntryKind
+from raftmq.types import LogIndex
 
 from tests.support.fsm.harness import MetadataLog
 from tests.support.fsm.histories import HOUR_MS
@@ -406,6 +407,20 @@ def test_a_coordinator_with_a_successor_does_not_answer(cluster: Cluster) -> Non
     result = cluster.validate(beat(epoch=cluster.index + 1))
     assert isinstance(result, mc.Rejected)
     assert result.code == codes.NO_LEADER
+
+
+def test_members_follow_a_recovery_that_lost_their_last_assignment(cluster: Cluster) -> None:
+    """The recovered coordinator told them without end that another one was taking over, and kept their sessions."""
+    cluster.join("m1")
+    cluster.join("m2")
+    cluster.assign(m1=[0, 1])
+    lost_epoch = cluster.index + 100
+    index = LogIndex(cluster.index + 1000)
+    assert cluster.state.found_again("recovered", 1, index) is not None
+    for member_id in ("m1", "m2"):
+        assert cluster.validate(beat(member_id, lost_epoch)) is None
+        assert cluster.member(member_id).epoch == index
+    assert cluster.owner_epochs("m1") == {0: index, 1: index}
 
 
 def test_a_heartbeat_without_news_causes_no_proposal(cluster: Cluster) -> None:
