@@ -149,12 +149,13 @@ async def test_both_runners_compute_the_same_plan(monkeypatch: pytest.MonkeyPatc
 async def test_an_assignor_that_takes_too_long_or_fails_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The assignor is installed beside RaftMQ, found by its entry point, and runs in the child."""
+    """The assignor is installed beside RaftMQ, found by its entry point, and runs in the child. It may print, which is no part of its answer."""
     (tmp_path / "foreign.py").write_text(
         "import time\n"
         "class Slow:\n    name = 'slow'\n    def assign(self, group): time.sleep(600)\n"
         "class Bad:\n    name = 'bad'\n    def assign(self, group): raise ValueError('no')\n"
-        "class Own:\n    name = 'own'\n    def assign(self, group): return {m.member_id: ((1, 0),) for m in group.members}\n"
+        "class Own:\n    name = 'own'\n    def assign(self, group):\n"
+        "        print('x' * 100_000)\n        return {m.member_id: ((1, 0),) for m in group.members}\n"
     )
     info = tmp_path / "foreign-1.0.dist-info"
     info.mkdir()
