@@ -17,10 +17,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import structlog
+from raftmq.assignors.builtin import BUILTIN_ASSIGNORS
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Work, pause_after
 from raftmq.broker.consumer_groups.assignor_process import PlanError, PlanRunner
-from raftmq.broker.consumer_groups.planner import PlanRequest, is_planned_for, plan_request
+from raftmq.broker.consumer_groups.planner import PlanRequest, is_planned_for, plan_request, wanted_assignor
 from raftmq.broker.consumer_groups.revocations import Revocations
 from raftmq.broker.consumer_groups.sessions import Sessions
 from raftmq.broker.replica.replica import Replica
@@ -48,6 +49,9 @@ EXPIRY_CHECK_SECONDS: Final = 60.0
 PLAN_RETRY_SECONDS: Final = 1.0
 """The pause after an assignor failed. It doubles with each failure, up to `PLAN_RETRY_SECONDS_MAX`."""
 PLAN_RETRY_SECONDS_MAX: Final = 60.0
+
+SLOW_PLAN_SECONDS: Final = 1.0
+"""A plan that takes this long is slow: other groups come before its group's next one."""
 
 LEAVING_RETRY_MS: Final = 100
 
@@ -91,6 +95,8 @@ class GroupCoordinator:
         self._planning: asyncio.Task[None] | None = None
         self._plan_failures: dict[str, tuple[int, float]] = {}
         """Groups whose assignor fails, with the number of failures and the time of the next attempt."""
+        self._slow_plans: dict[str, float] = {}
+        """Groups whose last plan was slow, with the time of its end."""
         self.expired_total = 0
         """Sessions that ended without a heartbeat."""
         self.plans_total = 0
@@ -299,6 +305,9 @@ class GroupCoordinator:
             for name, failure in self._plan_failures.items()
             if (failed := machine.consumer_group(name)) is not None and failed.members
         }
+        self._slow_plans = {
+            name: ended_at for name, ended_at in self._slow_plans.items() if machine.consumer_group(name) is not None
+        }
         found: list[str] = []
         for name in machine.consumer_group_names():
             group = machine.consumer_group(name)
@@ -313,11 +322,21 @@ class GroupCoordinator:
                 is_planned = self._matched_version.get(name) == self._topics_version
             if not is_planned:
                 found.append(name)
-        return found
+        return sorted(found, key=lambda name: self._plan_order(machine.consumer_group(name)))
+
+    def _plan_order(self, group: ConsumerGroup | None) -> tuple[bool, float]:
+        """Return a group's place among those to plan. Assignors that may hang come last, and those that were slow take turns."""
+        if group is None:
+            return False, 0.0
+        return wanted_assignor(group) not in BUILTIN_ASSIGNORS, self._slow_plans.get(group.name, 0.0)
 
     async def _plan_all(self, names: list[str], topics_version: int) -> None:
-        """Plan the groups one after another. A group that changes during this is planned again by the next tick."""
+        """Plan the groups one after another. A group that changes during this is planned again by the next tick.
+
+        It ends early after a slow plan, because other groups may have changed in the meantime.
+        """
         for name in names:
+            slow_before = self._slow_plans.get(name)
             try:
                 if not self._take_office():
                     return
@@ -327,6 +346,8 @@ class GroupCoordinator:
                 return
             except Exception as error:  # noqa: BLE001 -- the task's root: no caller awaits it, and later groups must be planned
                 self._on_defect(name, error)
+            if self._slow_plans.get(name) not in (None, slow_before):
+                return
 
     async def _plan(self, name: str, topics_version: int) -> None:
         machine = self._host.metadata.state_machine
@@ -335,11 +356,17 @@ class GroupCoordinator:
             self._plan_failures.pop(name, None)
             return
         request = plan_request(machine, group)
+        began_at = self._host.loop.time()
         try:
             found = await self._runner.run(request)
         except PlanError as error:
             self._plan_failed(name, request.assignor, str(error))
             return
+        finally:
+            ended_at = self._host.loop.time()
+            self._slow_plans.pop(name, None)
+            if ended_at - began_at >= SLOW_PLAN_SECONDS:
+                self._slow_plans[name] = ended_at
         self.plans_total += 1
         self._plan_failures.pop(name, None)
         row = group.row

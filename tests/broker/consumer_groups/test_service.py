@@ -568,6 +568,33 @@ async def test_a_group_whose_assignor_fails_does_not_delay_others(
     assert len(bad.held) == 2, "the plan is tried again"
 
 
+async def test_groups_with_a_hanging_assignor_do_not_delay_others(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All other groups waited until each of them had used up the time of a plan."""
+    clock = VirtualTime(node, monkeypatch)
+    monkeypatch.setattr(node.groups_service, "_assignors", {"sticky", "hanging"})
+    run, planned = node.coordinator._runner.run, []
+
+    async def hanging(request: PlanRequest) -> Plan:
+        planned.append(request.group)
+        if request.assignor == "hanging":
+            await clock.advance(10)
+            raise PlanError("no answer")
+        return await run(request)
+
+    monkeypatch.setattr(node.coordinator._runner, "run", hanging)
+    for name in ("a", "b", "z"):
+        member = Member(node, "m", name)
+        member.subscription = pb.Subscription(topics=["flights"], assignor="" if name == "z" else "hanging")
+        await member.heartbeat()
+    await tick(node)
+    await Member(node, "m", "y").heartbeat()
+    await tick(node)
+    await tick(node)
+    assert planned == ["z", "a", "y", "b", "a"]
+
+
 async def test_a_static_member_that_comes_back_while_a_plan_is_computed_delays_nobody(
     node: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
