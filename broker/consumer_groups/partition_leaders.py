@@ -12,6 +12,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.committed_offsets import OffsetsService
 from raftmq.broker.services.host import ServiceHost
+from raftmq.broker.services.locator import PARTITIONS_PER_REQUEST_MAX
 from raftmq.broker.services.node_calls import NodeCalls, failed_part
 from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.fsm.topic_kinds import LOG
@@ -56,7 +57,11 @@ class PartitionLeaders:
         all_leaders, all_leaderless = self._calls.by_leader(self._log_partitions())
         nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
         await asyncio.gather(
-            *(ask(node_id, parts) for node_id, parts in by_node.items()),
+            *(
+                ask(node_id, parts[start : start + PARTITIONS_PER_REQUEST_MAX])
+                for node_id, parts in by_node.items()
+                for start in range(0, len(parts), PARTITIONS_PER_REQUEST_MAX)
+            ),
             *(ask(node_id, []) for node_id in nodes if self._host.is_connected(node_id)),
         )
         is_complete = not all_leaderless and answering.issuperset(all_leaders)

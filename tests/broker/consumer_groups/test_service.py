@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError, timed_out
-from raftmq.broker.consumer_groups import coordinator
+from raftmq.broker.consumer_groups import coordinator, partition_leaders
 from raftmq.broker.consumer_groups.assignor_process import PlanError
 from raftmq.broker.consumer_groups.planner import Plan, PlanRequest
+from raftmq.broker.services import locator
 from raftmq.offset_ranges import encode_ranges
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
@@ -753,6 +754,18 @@ async def test_a_group_is_described_with_its_lag(node: Harness) -> None:
     with pytest.raises(RequestError) as raised:
         await node.groups_service.describe(pb.DescribeGroupRequest(group="none"), node.call())
     assert code_of(raised) == pb.UNKNOWN_GROUP
+
+
+async def test_a_member_may_have_more_partitions_than_a_request_names(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await node.topic(partitions=3)
+    member = Member(node, "m1")
+    await settle(node, member)
+    for module in (locator, partition_leaders):
+        monkeypatch.setattr(module, "PARTITIONS_PER_REQUEST_MAX", 2)
+    found = await node.groups_service.describe(pb.DescribeGroupRequest(group="g"), node.call())
+    assert [(one.topic_id, one.error.message) for one in found.offsets] == [(topic.topic_id, "")] * 3
 
 
 async def test_a_group_that_only_commits_is_listed_with_its_lag(node: Harness) -> None:
