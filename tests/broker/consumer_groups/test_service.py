@@ -596,6 +596,22 @@ async def test_groups_with_a_hanging_assignor_do_not_delay_others(
     assert planned == ["z", "a", "y", "b", "a"]
 
 
+async def test_plans_of_many_groups_leave_the_event_loop_to_others(node: Harness) -> None:
+    """A new topic has all groups with patterns planned. Thousands of plans without a change blocked the coordinator for seconds."""
+    members = [Member(node, "m", f"g{number}") for number in range(20)]
+    for member in members:
+        member.subscription = pb.Subscription(pattern="flights.*")
+    await settle(node, *members)
+    await node.topic("other")
+    plans = node.coordinator.plans_total
+    await node.coordinator.tick()
+    turns = []
+    while node.coordinator.plans_total < plans + 20:
+        await asyncio.sleep(0)
+        turns.append(node.coordinator.plans_total)
+    assert len(turns) >= 20
+
+
 async def test_a_static_member_that_comes_back_while_a_plan_is_computed_delays_nobody(
     node: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
