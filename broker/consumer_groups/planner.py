@@ -66,8 +66,9 @@ class PlanRequest(msgspec.Struct, frozen=True, array_like=True):
     def size(self) -> int:
         """Return an estimate of the work to compute the plan."""
         patterns = len({member.pattern for member in self.members if member.pattern})
+        names = sum(map(len, {member.topics for member in self.members}))
         partitions = sum(topic.partition_count for topic in self.topics)
-        return len(self.members) + partitions + patterns * len(self.topics)
+        return len(self.members) + partitions + patterns * len(self.topics) + names
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):

@@ -146,6 +146,12 @@ async def test_both_runners_compute_the_same_plan(monkeypatch: pytest.MonkeyPatc
         await ended(runner)
 
 
+def test_many_different_subscriptions_are_no_small_plan() -> None:
+    """A plan for 140 members and as many topics took a tenth of a second, and was computed on the event loop."""
+    members = [member(f"m{number}", *(f"t{topic}" for topic in range(number))) for number in range(140)]
+    assert request(*members).size > assignor_process.INLINE_SIZE_MAX
+
+
 async def test_an_assignor_that_takes_too_long_or_fails_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
