@@ -262,7 +262,13 @@ class AdmissionInterceptor(grpc.aio.ServerInterceptor):
         size = _COPIES * answer.ByteSize()
         if size <= _UNSENT_BYTES_MIN:
             return await self.unsent.wait(call, _UNSENT_BYTES_MIN)
-        return self.unsent.acquire(call, size)
+        try:
+            return self.unsent.acquire(call, size)
+        except RequestError as error:
+            error.detail.outcome = (
+                pb.UNKNOWN_OUTCOME
+            )  # the request was processed, and perhaps earlier ones of its stream
+            raise
 
     async def _send(self, call: GrpcCall, data: bytes, reservation: Reservation, slot: Reservation) -> None:
         """Pass an answer to gRPC. Return when the client can accept more.

@@ -16,7 +16,10 @@ from raftmq.broker.grpc_port import admission
 from raftmq.broker.grpc_port.admission import GrpcCall
 from raftmq.broker.grpc_port.admission_interceptor import AdmissionInterceptor
 from raftmq.broker.grpc_port.hardening import quiet_grpc
+from raftmq.broker.grpc_port.security import abort
 from raftmq.broker.grpc_port.slow_readers import close_connections_to, peer_address
+from raftmq.client.connection.transport import error_from_rpc
+from raftmq.errors import Outcome, ThrottledError
 from raftmq.methods import POLL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.proto import queue_pb2_grpc as pb_grpc
@@ -284,6 +287,44 @@ def test_one_connection_is_closed_and_no_other(family):
                 other.recv(1)
             for sock in accepted:
                 sock.close()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_large_answer_that_is_refused_leaves_the_outcome_unknown(is_stream):
+    """The request was processed before its answer found no memory, so the caller must not take it for one that changed nothing."""
+    admission = AdmissionInterceptor(asyncio.get_running_loop(), Limits(unsent_bytes_max=MIB), abort, {})
+    answer = pb.AppendResponse(error=pb.ErrorDetail(message="x" * 100_000))
+
+    class Log(pb_grpc.LogServicer):
+        def _fill(self):
+            admission.unsent.acquire(GrpcCall(asyncio.get_running_loop(), Context(), asyncio.current_task()), MIB - 1)
+
+        async def Append(self, request, context):  # noqa: N802 -- the protocol's name
+            self._fill()
+            return answer
+
+        async def AppendStream(self, requests, context):  # noqa: N802
+            async for _ in requests:
+                self._fill()
+                yield answer
+
+    server = grpc.aio.server(interceptors=(admission,))
+    pb_grpc.add_LogServicer_to_server(Log(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = pb_grpc.LogStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                if is_stream:
+                    await stub.AppendStream(iter([pb.AppendRequest()])).read()
+                else:
+                    await stub.Append(pb.AppendRequest())
+    finally:
+        await server.stop(0)
+    error = error_from_rpc(raised.value, "")
+    assert isinstance(error, ThrottledError)
+    assert error.outcome is Outcome.UNKNOWN
 
 
 async def test_an_answer_that_was_cut_off_releases_its_budget_and_is_not_logged(caplog):
