@@ -152,8 +152,12 @@ class ConsumerStream:
         self._on_changed()
 
     def fail(self, error: BaseException) -> None:
-        """End the stream with an error."""
+        """End the stream with an error. After one that may be retried, settlements without an answer may be applied nevertheless."""
         if self.failure is None:
+            if isinstance(error, RequestError) and error.detail.retriable and self._unanswered:
+                error, original = RequestError(error.code, str(error)), error
+                error.detail.CopyFrom(original.detail)
+                error.detail.outcome = pb.UNKNOWN_OUTCOME
             self.failure = error
         self._on_changed()
 

@@ -217,6 +217,27 @@ async def test_messages_for_which_there_is_no_memory_are_given_back():
         assert (message.attempts, message.lease_number) == (1, 2), "uncounted"
 
 
+async def test_a_stream_that_fails_leaves_the_outcome_of_its_settlements_unknown():
+    """A refusal of one request ends the stream, and the client takes its outcome for that of all requests without an answer."""
+    async with serving(dataclasses.replace(Limits(), receiving_bytes_max=100_000)) as broker:
+        topic = await queue_topic(broker.node)
+        await put(broker.node, topic, b"0")
+        client = await broker.client()
+        stream = client.call(POLL_STREAM, first_request(topic, 1))
+        (message,) = received((await response(client, stream)).messages)
+        broker.node.hold_commits = True
+        client.send(FrameType.REQUEST, later_request(1, acks=[ack_of(topic, message)], correlation_id=1), stream)
+        (served,) = broker.port._open
+        await until(lambda: served._stream_requests == 1)
+        blocker = broker.port.requests.acquire(served, 99_999)
+        client.send(FrameType.REQUEST, later_request(1, acks=[ack_of(topic, message, error="x" * 9000)]), stream)
+        refused = await client.frame()
+        assert (refused.correlation_id, refused.error.code) == (stream, pb.THROTTLED)
+        assert refused.error.outcome == pb.UNKNOWN_OUTCOME
+        broker.port.requests.release(blocker)
+        broker.node.release_commits()
+
+
 async def test_a_broker_that_stops_answers_the_settlements_and_ends_the_stream():
     async with serving() as broker:
         topic = await queue_topic(broker.node)
