@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -43,6 +44,8 @@ def close_connections_to(host: str, port: int) -> int:
     closed = 0
     for entry in Path("/dev/fd").iterdir():
         try:
+            if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
+                continue  # closing a duplicate of LMDB's lock file would end the process's locks on it
             number = os.dup(int(entry.name))  # a duplicate cannot become another file in the meantime
         except OSError:
             continue  # it was closed

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import grpc
 import grpc.aio
+import lmdb
 import pytest
 from raftmq.broker.base.budget import Budget
 from raftmq.broker.base.limits import MIB, Limits
@@ -287,6 +290,24 @@ def test_one_connection_is_closed_and_no_other(family):
                 other.recv(1)
             for sock in accepted:
                 sock.close()
+
+
+_IS_LOCKED = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+    except BlockingIOError:
+        sys.exit(1)
+"""
+
+
+def test_closing_a_connection_keeps_the_locks_of_open_files(tmp_path):
+    """The first descriptor of a lock file that is closed ends all fcntl locks of the process on it, even if it is a duplicate."""
+    with lmdb.open(str(tmp_path / "file.mdb"), subdir=False):
+        close_connections_to("127.0.0.1", 1)
+        done = subprocess.run([sys.executable, "-c", _IS_LOCKED, str(tmp_path / "file.mdb-lock")], check=False)
+    assert done.returncode == 1, "another process could take the file for unused, and clear its table of readers"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
