@@ -146,12 +146,15 @@ class SnapshotSpool:
             raise SpoolError(f"a snapshot cannot be written: {what}") from error
 
     def chunks(self) -> Iterator[bytes]:
-        """Read all chunks from the start. Raises `SpoolError` if the disk returns other bytes than were written."""
+        """Read all chunks from the start. Raises `SpoolError` if the disk does not return the bytes that were written."""
         at, file = 0, self._file
         while file is not None and at < file.size:
-            head = os.pread(file.number, _FRAME.size, at)
-            length, checksum = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, 0)
-            chunk = os.pread(file.number, length, at + _FRAME.size)
+            try:
+                head = os.pread(file.number, _FRAME.size, at)
+                length, checksum = _FRAME.unpack(head) if len(head) == _FRAME.size else (0, 0)
+                chunk = os.pread(file.number, length, at + _FRAME.size)
+            except OSError as error:  # of no file of a replica, so that it must not end the process
+                raise SpoolError(f"the stored part of a snapshot cannot be read: {error.strerror}") from error
             if len(chunk) != length or crc32c(chunk) != checksum or not length:
                 raise SpoolError("the stored part of a snapshot does not read back as it was written")
             yield chunk

@@ -27,6 +27,7 @@ from raftmq.storage.errors import (
 )
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import Update
+from raftmq.storage.snapshot_spool import SnapshotSpools, SpoolError
 from raftmq.types import LogIndex, Offset, Term
 
 from tests.support.storage.descriptors import free_descriptors
@@ -111,6 +112,22 @@ def test_a_killed_installation_leaves_the_old_or_the_new_replica(
             assert (restored.last_index, restored.hard_state.term) == (8, 5)
             assert list(after.state_rows(KEY)) == [(b"old", b"state")]
         assert names(after) == {"7-3.mdb", "7-3.mdb-lock"}
+
+
+def test_a_snapshot_that_the_disk_cannot_return_leaves_the_replica_unchanged(tmp_path: Path) -> None:
+    """Any other error than that of the spool counts as one of the new file, after which nobody knows what is on disk."""
+    spool = SnapshotSpools(tmp_path, memory_bytes=0, files_max=1).new()
+    spool.append(b"row")
+    assert spool._file is not None
+    with Path("/proc/self/mem").open("rb") as unreadable:  # at its beginning is nobody's memory: EIO
+        os.dup2(unreadable.fileno(), spool._file.number)
+    with lmdb_store(tmp_path) as store:
+        store.create(KEY, initial_state(), [])
+        store.open(KEY)
+        with pytest.raises(SpoolError, match="cannot be read: Input/output error"):
+            store.install(KEY, hard(9), SNAPSHOT, ((chunk, b"") for chunk in spool.chunks()))
+        store.close(KEY)
+        assert store.open(KEY) == initial_state()
 
 
 def test_live_files_have_lmdb_s_default_durability(store: LmdbLogStore) -> None:
