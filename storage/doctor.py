@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from raftmq.storage.directory_lock import kept_from_brokers
 from raftmq.storage.disk_space import TIMES_SUFFIX, default_reserve_bytes, megabytes, start_bytes
+from raftmq.storage.file_check import SIGNALS_OF_DAMAGE
 from raftmq.storage.file_inspection import FileReport
 from raftmq.storage.lmdb_log_store import replica_files, state_files
 from raftmq.storage.log_store import ReplicaKey
@@ -387,7 +388,7 @@ class Examiner:
         said = child.stderr.read().strip()
         code = child.wait()
         self._end_child()
-        if code >= 0:
+        if -code not in SIGNALS_OF_DAMAGE:  # somebody killed it, or it had no memory: that says nothing about the file
             raise OSError(f"the check of {path} failed: {said.splitlines()[-1] if said else f'exit code {code}'}")
         report = FileReport()
         report.add(f"reading it kills a process with {signal.Signals(-code).name}: its pages are damaged or missing")
@@ -396,7 +397,7 @@ class Examiner:
     def _running_child(self) -> subprocess.Popen[str]:
         if self._child is None:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "raftmq.storage.file_inspection"],
+                [sys.executable, "-P", "-m", "raftmq.storage.file_inspection"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

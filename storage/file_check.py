@@ -20,7 +20,7 @@ CHECK_TIMEOUT_SECONDS = 60.0
 """Longest time that a start waits for one file. The verifier is pure Python. A file that takes longer is opened unverified and scrubbed later."""
 
 _EXIT_DAMAGED = 3
-_SIGNALS_OF_DAMAGE = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
+SIGNALS_OF_DAMAGE = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
 """The signals that a damaged page causes in its reader. Any other signal came from outside and says nothing about the file."""
 _LONG_ROW = re.compile(r"freeDB DB: overflow page \d+ header mp_pages (\d+) != OVPAGES\(\d+\)=(\d+)")
 
@@ -32,7 +32,7 @@ def verify_in_child(path: Path, *, timeout_seconds: float = CHECK_TIMEOUT_SECOND
     started, it ran out of memory, or somebody killed it. That is no reason to give up a replica.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "raftmq.storage.file_check", str(path)],
+        [sys.executable, "-P", "-m", "raftmq.storage.file_check", str(path)],
         capture_output=True,
         text=True,
         check=False,
@@ -40,7 +40,7 @@ def verify_in_child(path: Path, *, timeout_seconds: float = CHECK_TIMEOUT_SECOND
     )
     if done.returncode == 0:
         return None
-    if -done.returncode in _SIGNALS_OF_DAMAGE:
+    if -done.returncode in SIGNALS_OF_DAMAGE:
         return f"reading it ended a process with signal {-done.returncode}"
     if done.returncode == _EXIT_DAMAGED:
         return done.stdout.strip().splitlines()[0]
@@ -85,8 +85,17 @@ def find_problem(path: Path) -> str | None:
         problems: list[str] = verify(str(path), subdir=False)  # type: ignore[no-untyped-call]
     except VerifyError as error:
         return str(error)
+    except OSError as error:
+        return problem_of_reading(error)
     problems = _without_long_rows(problems)
     return problems[0] if problems else None
+
+
+def problem_of_reading(error: OSError) -> str:
+    """Return the problem of a file with a place that the disk cannot return. Raises any other error: it says nothing about the file."""
+    if error.errno != errno.EIO:
+        raise error
+    return f"unreadable: {error.strerror}"
 
 
 def _without_long_rows(problems: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ import lmdb
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.storage.checksum import CHECKSUM_BYTES, Buffer, is_intact
 from raftmq.storage.entry_codec import CodecError, RowFields, decode_key, decode_row, decode_row_fields
-from raftmq.storage.file_check import find_problem
+from raftmq.storage.file_check import find_problem, problem_of_reading
 from raftmq.storage.meta_pages import Rows, check_commits, pages_bytes
 from raftmq.storage.registry_codec import FORMAT_VERSION as REGISTRY_FORMAT_VERSION
 from raftmq.storage.registry_codec import transaction_id_in
@@ -210,6 +210,8 @@ def _find_problem_of_pages(
     except CodecError as error:
         size = path.stat().st_size
         return f"it has {size} bytes of {expected_bytes}, and {error}" if size < expected_bytes else str(error)
+    except OSError as error:
+        return problem_of_reading(error)
     problem = find_problem(path)
     if problem is not None and path.stat().st_size < expected_bytes:
         return f"it has {path.stat().st_size} bytes of {expected_bytes}, and {problem}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -335,6 +336,32 @@ def test_a_child_that_dies_of_a_signal_reports_damage(tmp_path: Path, monkeypatc
     script.chmod(0o755)
     monkeypatch.setattr("raftmq.storage.file_check.sys.executable", str(script))
     assert verify_in_child(tmp_path / "any") == f"reading it ended a process with signal {int(signal.SIGBUS)}"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOMEM])
+def test_a_place_that_the_disk_cannot_return_is_damage(
+    small_file: tuple[Path, tuple[Entry, ...]], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Otherwise the file would be opened unverified, and the first read of the place through the map would kill the next process, too."""
+
+    def read_page(_verifier: object, _page: int) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("lmdb.verify._Verifier.read_page", read_page)
+    path = small_file[0] / "groups" / "7-3.mdb"
+    if number == errno.EIO:
+        assert find_problem(path) == "unreadable: Input/output error"
+    else:
+        with pytest.raises(OSError, match=os.strerror(number)):
+            find_problem(path)
+
+
+def test_modules_in_the_working_directory_are_not_used(
+    small_file: tuple[Path, tuple[Entry, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lmdb.py").write_text("raise SystemExit('another lmdb')")
+    monkeypatch.chdir(tmp_path)
+    assert verify_in_child(small_file[0] / "groups" / "7-3.mdb") is None
 
 
 def test_builds_without_the_verifier_read_every_page(

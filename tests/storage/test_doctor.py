@@ -253,6 +253,51 @@ def test_a_file_that_kills_its_reader_is_damaged_and_the_others_are_still_read(
     assert findings[FILE].startswith("entry 7: ")
 
 
+def test_a_place_that_the_disk_cannot_return_is_damage_and_the_others_are_still_read(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = tmp_path / "reader"
+    reader.write_text(
+        f"#!{sys.executable}\n"
+        "import errno, lmdb.verify\n"
+        "from raftmq.storage import file_inspection\n"
+        "verify = lmdb.verify.verify\n"
+        "def failing(path, subdir):\n"
+        "    if path.endswith('0-1.mdb'):\n"
+        "        raise OSError(errno.EIO, 'Input/output error')\n"
+        "    return verify(path, subdir)\n"
+        "lmdb.verify.verify = failing\n"
+        "file_inspection.main()\n"
+    )
+    reader.chmod(0o755)
+    monkeypatch.setattr("raftmq.storage.doctor.sys.executable", str(reader))
+    flip(data_dir / FILE, b"first batch")
+    findings = {finding.subject: finding for finding in examine(data_dir).findings}
+    assert findings["groups/0-1.mdb"].problem == "unreadable: Input/output error"
+    assert findings["groups/0-1.mdb"].severity is Severity.DAMAGE
+    assert findings[FILE].problem.startswith("entry 7: ")
+
+
+def test_a_reader_that_was_killed_is_not_a_finding(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lack of memory kills it, which says nothing about the file."""
+    reader = tmp_path / "reader"
+    reader.write_text("#!/bin/sh\nkill -KILL $$\n")
+    reader.chmod(0o755)
+    monkeypatch.setattr("raftmq.storage.doctor.sys.executable", str(reader))
+    with pytest.raises(OSError, match=r"the check of .*node\.mdb failed"):
+        examine(data_dir)
+
+
+def test_modules_in_the_working_directory_are_not_used(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lmdb.py").write_text("raise SystemExit('another lmdb')")
+    monkeypatch.chdir(tmp_path)
+    assert examine(data_dir).is_healthy
+
+
 def test_a_failed_check_is_not_a_finding(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = tmp_path / "reader"
     reader.write_text("#!/bin/sh\necho no interpreter >&2\nexit 1\n")
