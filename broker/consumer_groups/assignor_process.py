@@ -14,6 +14,7 @@ import contextlib
 import os
 import struct
 import sys
+from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 import msgspec
@@ -24,6 +25,8 @@ INLINE_SIZE_MAX: Final = 300
 """Members, partitions and names to match in a plan that is computed on the event loop. Such a plan takes less than a millisecond."""
 _LENGTH: Final = struct.Struct("<I")
 _FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
+_STANDARD_ERROR: Final = 2
+"""The last descriptor that is meant for the child."""
 
 
 class PlanError(Exception):
@@ -138,7 +141,17 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
 
+def close_inherited() -> None:
+    """Close the broker's descriptors that came along. Those of LMDB's files would keep the space of files that are deleted later."""
+    descriptors = Path("/dev/fd")
+    for entry in list(descriptors.iterdir()) if descriptors.is_dir() else ():
+        if int(entry.name) > _STANDARD_ERROR:
+            with contextlib.suppress(OSError):
+                os.close(int(entry.name))
+
+
 if __name__ == "__main__":
+    close_inherited()
     pipe = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # text that an assignor prints is no answer
     serve(sys.stdin.buffer, pipe)

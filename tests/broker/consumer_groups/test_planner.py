@@ -8,8 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import lmdb
 import msgspec
 import pytest
+import uvloop
 from raftmq.assignors.assignor import Assignment, ConsumerGroup
 from raftmq.broker.consumer_groups import assignor_process
 from raftmq.broker.consumer_groups.assignor_process import InlinePlanRunner, PlanError, ProcessPlanRunner, serve
@@ -186,6 +188,29 @@ async def test_an_assignor_that_takes_too_long_or_fails_is_given_up(
         assert (await runner.run(request(member("m1", "flights"), assignor="own"))).changes
     finally:
         await ended(runner)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_child_keeps_no_file_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB and uvloop leave the descriptor of each data file open for it, which would keep the space of a deleted file."""
+    monkeypatch.setattr(assignor_process, "INLINE_SIZE_MAX", 0)
+
+    async def planned(runner: ProcessPlanRunner) -> int:
+        await runner.run(request(member("m1", "flights")))
+        assert runner._child is not None
+        return runner._child.pid
+
+    with (
+        lmdb.open(str(tmp_path / "file.mdb"), subdir=False),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop,
+    ):
+        runner = ProcessPlanRunner(seconds_max=60)
+        try:
+            descriptors = Path(f"/proc/{loop.run(planned(runner))}/fd")
+            kept = [link for one in descriptors.iterdir() if (link := one.readlink()).is_relative_to(tmp_path)]
+        finally:
+            loop.run(ended(runner))
+    assert kept == []
 
 
 async def ended(runner: ProcessPlanRunner) -> None:
