@@ -16,15 +16,15 @@ def trace_of(seed: int, build: Build) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(20, 400, 20))])
-def test_runs_without_the_ticks_of_resting_cores_are_the_same_runs(first: int) -> None:
+@pytest.mark.parametrize(("first", "count"), [(0, 20), pytest.param(20, 380, marks=pytest.mark.long)])
+def test_runs_without_the_ticks_of_resting_cores_are_the_same_runs(first: int, count: int) -> None:
     RestingCore.left_out.clear()
     RestingCore.repeated.clear()
 
-    for seed in range(first, first + 20):
+    for seed in range(first, first + count):
         assert trace_of(seed, Build(core=RestingCore)) == trace_of(seed, PRODUCT), seed
 
-    assert RestingCore.left_out[Role.FOLLOWER] > 500
+    assert RestingCore.left_out[Role.FOLLOWER] > 25 * count
     assert set(RestingCore.left_out) <= {Role.FOLLOWER, Role.LEADER}
-    assert RestingCore.repeated[Role.FOLLOWER] > 100
-    assert RestingCore.repeated[Role.LEADER] > 20
+    assert RestingCore.repeated[Role.FOLLOWER] > 5 * count
+    assert RestingCore.repeated[Role.LEADER] > count
