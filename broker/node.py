@@ -366,7 +366,7 @@ class Node:
 
         The process stays, so that an orchestrator does not restart it repeatedly, and `/readyz` names the remedy.
         """
-        if self.standing.silence is not None or self.standing.is_stopping:
+        if self.standing.silence is not None:
             return
         self.standing.silence = why
         log.critical("broker_silenced", broker_id=self.view.node_id, error_code=why.reason.value, reason=why.message)

@@ -39,6 +39,7 @@ class NodePorts:
         self._data_port = data_port
         self._http = http
         self._silencing: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     async def bind(self) -> None:
         """Bind every port. Raises OSError, or RequestError as `GrpcServer.start` does."""
@@ -60,6 +61,8 @@ class NodePorts:
         The HTTP port stays, so that `/readyz` can give the reason.
         """
         self._transport.shut()
+        if self._is_closing:
+            return  # the other ports are being closed already
         self._silencing = asyncio.get_running_loop().create_task(self._close_silenced())
 
     async def _close_silenced(self) -> None:
@@ -74,6 +77,7 @@ class NodePorts:
 
     async def close(self, end: Shutdown) -> None:
         """Answer the calls under way, and close every port."""
+        self._is_closing = True
         seconds_max = min(_SECONDS_MAX, end.seconds_left / 4)
         if self._silencing is not None:
             await end.phase("ports", self._silencing, seconds_max)

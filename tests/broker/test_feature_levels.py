@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from raftmq import Admin, Queue
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster.leadership_drain import drain_leadership
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node import Node
 from raftmq.errors import UnsupportedVersionError
@@ -64,6 +66,40 @@ async def test_an_older_program_falls_silent_and_names_the_remedy(nodes: Nodes):
     assert older.engine.replicas == {}
     await nodes.stop(older)
     await nodes.serve("two")
+
+
+@pytest.mark.parametrize("phase", ["leadership_drain", "ports"])
+async def test_an_older_program_falls_silent_while_it_stops(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """Its leaderships are handed over for seconds, in which it may learn that the cluster has a later level."""
+    one = await nodes.serve("one", bootstrap=True)
+    older = await nodes.serve("two", join=[one.addresses.peer])
+    seen: list[tuple[Reason, bool, int]] = []
+
+    def learn() -> None:
+        older._feature_level = FEATURE_LEVEL - 1
+        older._on_metadata_changed()
+        assert older.standing.silence is not None
+        seen.append((older.standing.silence.reason, older.standing.is_stopping, len(older.engine.replicas)))
+
+    if phase == "ports":
+        stop = older._ports._stop_client_ports
+
+        async def stop_and_learn(grace_seconds: float) -> None:
+            learn()
+            await stop(grace_seconds)
+
+        monkeypatch.setattr(older._ports, "_stop_client_ports", stop_and_learn)
+    else:
+
+        async def drain_and_learn(*arguments: Any) -> None:
+            learn()
+            await drain_leadership(*arguments)
+
+        monkeypatch.setattr("raftmq.broker.node.drain_leadership", drain_and_learn)
+    await nodes.stop(older)
+    assert seen == [(Reason.UNSUPPORTED_FORMAT, True, 0)]
 
 
 async def test_a_program_that_cannot_read_the_metadata_falls_silent_and_keeps_it(
