@@ -43,6 +43,11 @@ class Executor(Protocol):
         """Stop everything that can be stopped, without waiting for the rest."""
 
 
+def was_cancelled(task: asyncio.Task[object] | None) -> bool:
+    """Return whether a worker's task was cancelled. At the end of a program all tasks are cancelled at once, also those of its handlers."""
+    return task is not None and task.cancelling() > 0
+
+
 async def shut_down(executor: Executor, hook: Hook | None) -> BaseException | None:
     """Call the program's shutdown hook, for a bounded time, and return its exception. Then close an executor on an event loop.
 

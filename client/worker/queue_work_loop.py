@@ -22,7 +22,7 @@ from raftmq.client.queue.intake import LeasedMessage, LeaseOptions
 from raftmq.client.queue.lease import Lease
 from raftmq.client.queue.queue import Queue
 from raftmq.client.worker.back_pressure import WorkLimits
-from raftmq.client.worker.executor import Executor, shut_down
+from raftmq.client.worker.executor import Executor, shut_down, was_cancelled
 from raftmq.client.worker.failure_reports import FailureReports
 from raftmq.client.worker.handlers import Attempt
 from raftmq.client.worker.hooks import NO_HOOKS, Hooks
@@ -80,6 +80,8 @@ class QueueWorkLoop:
         self._stopped = asyncio.Event()
         self._hurried = asyncio.Event()
         self._failure: BaseException | None = None
+        self._task: asyncio.Task[object] | None = None
+        """The task of `run`."""
 
     # -------------------------------------------------------------------------------------------------------- lifecycle
 
@@ -90,6 +92,7 @@ class QueueWorkLoop:
             DrainTimeoutError: handlers were still running when the time to drain was over.
             RaftMQError: the queue failed.
         """
+        self._task = asyncio.current_task()
         try:
             if await done_before(self._start(), self._stopped):
                 self._slots = [
@@ -184,13 +187,26 @@ class QueueWorkLoop:
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         while not self._is_draining:
-            self._taking.add(task)
             try:
-                found = await self._queue.take(self._lease_ms)
-            finally:
-                self._taking.discard(task)
-            for leased in found:
-                await self._work_on(leased, task)
+                await self._serve_once(task)
+            except asyncio.CancelledError:
+                if self._is_ending or not task.cancelling():
+                    raise
+                _forget_cancellations(task)  # the program cancelled a handler that had ended before
+
+    async def _serve_once(self, task: asyncio.Task[None]) -> None:
+        self._taking.add(task)
+        try:
+            found = await self._queue.take(self._lease_ms)
+        finally:
+            self._taking.discard(task)
+        for leased in found:
+            await self._work_on(leased, task)
+
+    @property
+    def _is_ending(self) -> bool:
+        """Return whether slots are cancelled because the worker ends. Otherwise it was the program, or the lease was lost."""
+        return self._is_draining or was_cancelled(self._task)
 
     async def _work_on(self, leased: LeasedMessage, task: asyncio.Task[None]) -> None:
         received, lease = leased.received, leased.lease
@@ -211,17 +227,20 @@ class QueueWorkLoop:
             await self._handle(record, attempt, lease, task)
 
     async def _handle(self, record: QueueRecord, attempt: Attempt, lease: Lease, task: asyncio.Task[None]) -> None:
+        outcome: Outcome
         try:
             outcome = await self._run_handler(record, attempt, lease, task)
-        except asyncio.CancelledError:
-            if self._is_draining or not lease.is_lost:
+        except asyncio.CancelledError as error:
+            if self._is_ending:
                 lease.give_back(is_uncounted=False)
                 raise
-            task.uncancel()
-            self.counters.dropped_total += 1
-            return
-        if lease.is_lost and task.cancelling() and not self._is_draining:
-            task.uncancel()  # the handler swallowed the cancellation
+            _forget_cancellations(task)
+            if lease.is_lost:
+                self.counters.dropped_total += 1
+                return
+            outcome = Failure.of(error)  # the program cancelled its handler
+        if not self._is_ending:
+            _forget_cancellations(task)  # the handler swallowed them
         await self._settle(record, attempt, lease, outcome)
 
     async def _run_handler(
@@ -271,6 +290,12 @@ class QueueWorkLoop:
         self.counters.retries_total += is_kept
         self.counters.dead_letters_total += not is_kept
         self._reports.report(record, attempt, failure, (failure.retry_after_seconds or 0.0) if is_kept else None)
+
+
+def _forget_cancellations(task: asyncio.Task[None]) -> None:
+    """Let a task go on as if nobody had cancelled it."""
+    while task.cancelling():
+        task.uncancel()
 
 
 async def _all_ended(tasks: Collection[asyncio.Task[None]]) -> None:

@@ -23,7 +23,7 @@ from raftmq.client.consumer.rebalance_listener import RebalanceListener
 from raftmq.client.worker.back_pressure import BackPressure, WorkLimits
 from raftmq.client.worker.contiguous_offsets import ContiguousOffsets
 from raftmq.client.worker.dead_letters import DeadLetters
-from raftmq.client.worker.executor import Executor, shut_down
+from raftmq.client.worker.executor import Executor, shut_down, was_cancelled
 from raftmq.client.worker.failure_reports import FailureReports
 from raftmq.client.worker.group_consumer import GroupConsumer
 from raftmq.client.worker.handlers import Attempt
@@ -81,6 +81,8 @@ class WorkLoop(RebalanceListener):
         self._stopped = asyncio.Event()
         self._hurried = asyncio.Event()
         self._failure: BaseException | None = None
+        self._task: asyncio.Task[object] | None = None
+        """The task of `run`."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._consumer = make_consumer(self)
@@ -98,6 +100,7 @@ class WorkLoop(RebalanceListener):
             RaftMQError: the consumer or the dead-letter topic failed.
         """
         tasks: list[asyncio.Task[None]] = []
+        self._task = asyncio.current_task()
         try:
             if await done_before(self._start(), self._stopped):
                 tasks.append(spawn(self._poll_forever(), "raftmq-worker-poll", self._fail))
@@ -372,7 +375,13 @@ class WorkLoop(RebalanceListener):
     async def _try(self, job: RecordJob) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        outcome = await self._executor.run(job.record, self._attempt(job))
+        outcome: Outcome
+        try:
+            outcome = await self._executor.run(job.record, self._attempt(job))
+        except asyncio.CancelledError as error:
+            if job.work.state is WorkState.GONE or was_cancelled(self._task):
+                raise
+            outcome = Failure.of(error)  # the program cancelled its handler
         seconds = loop.time() - started
         self.counters.handler_seconds_sum += seconds
         self.counters.handler_seconds_max = max(self.counters.handler_seconds_max, seconds)

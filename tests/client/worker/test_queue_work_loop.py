@@ -245,3 +245,53 @@ async def test_a_worker_that_drains_takes_no_more_messages(cluster: FakeCluster,
     may_end.set()
     await serving
     assert not fake.messages
+
+
+async def test_a_handler_that_the_program_cancels_has_failed_even_if_it_has_ended(
+    cluster: FakeCluster, fake: FakeQueue
+) -> None:
+    """The cancelled slot was gone, so that a worker with few handlers neither worked nor ended."""
+    failures: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def handle(record: Record, attempt: Attempt) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if record.value == b"cancelled" and attempt.number == 1:
+            task.cancel()
+            await asyncio.sleep(0)
+        tasks.append(task)
+
+    await put(cluster, b"cancelled")
+    options = {"concurrency": 1, "prefetch": 0, "on_failure": lambda failure: failures.append(repr(failure.error))}
+    async with running(cluster, handle, **options):
+        await cluster.wait_queue(lambda: not fake.messages)
+        tasks.pop().cancel()
+        await put(cluster, b"next")
+        await cluster.wait_queue(lambda: not fake.messages)
+    assert failures == ["CancelledError()"]
+
+
+async def test_the_end_of_a_program_which_cancels_all_tasks_fails_no_message(
+    cluster: FakeCluster, fake: FakeQueue
+) -> None:
+    """As ``asyncio.run`` does: a cancelled handler may see it before the worker."""
+    begun, failures = asyncio.Event(), list[HandlerFailure]()
+
+    async def handle(_record: Record) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    await put(cluster, b"1")
+    worker = Worker(
+        "jobs", handler=handle, bootstrap_servers=cluster.bootstrap_servers, on_failure=failures.append, lease_ms=60_000
+    )
+    serving = asyncio.ensure_future(worker.serve())
+    await begun.wait()
+    for task in (*(task for task in asyncio.all_tasks() if task.get_name() == "raftmq-worker-slot"), serving):
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    (message,) = fake.messages.values()
+    assert (message.state(fake.now_ms()), message.attempts) == (pb.READY, 1)
+    assert not failures

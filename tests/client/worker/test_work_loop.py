@@ -15,6 +15,7 @@ from raftmq.client.worker.back_pressure import WorkLimits
 from raftmq.client.worker.dead_letters import DeadLetters
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers
 from raftmq.client.worker.loop_executor import LoopExecutor
+from raftmq.client.worker.loop_thread_executor import LoopThreadExecutor
 from raftmq.client.worker.outcome import Failure, RetryPolicy
 from raftmq.client.worker.schedule import Ordering
 from raftmq.client.worker.work_loop import WorkLoop
@@ -105,9 +106,10 @@ async def working(
     limits: WorkLimits = LIMITS,
     letters: DeadLetters | None = None,
     timeout_seconds: float | None = None,
+    executor_class: type[LoopExecutor | LoopThreadExecutor] = LoopExecutor,
 ) -> AsyncIterator[tuple[FakeConsumer, WorkLoop, asyncio.Task[None]]]:
     consumer = FakeConsumer()
-    executor = LoopExecutor(Handlers(handler), timeout_seconds)
+    executor = executor_class(Handlers(handler), timeout_seconds)
     loop = WorkLoop(lambda _: consumer, executor, ordering, retries, limits, letters, random.Random(1))
     consumer.listener = loop
     running = asyncio.ensure_future(loop.run())
@@ -794,3 +796,42 @@ async def test_a_handler_that_exceeds_its_time_limit_has_failed() -> None:
         await consumer.wait_committed(0, 1)
         assert letters.kept == [(0, 0, 1, "TimeoutError")]
         assert loop.metrics().timeouts_total == 1
+
+
+@pytest.mark.parametrize("executor_class", [LoopExecutor, LoopThreadExecutor])
+async def test_a_handler_that_the_program_cancels_has_failed(
+    executor_class: type[LoopExecutor | LoopThreadExecutor],
+) -> None:
+    """Its record was neither tried again nor finished, so that its partition never went on, or the worker ended."""
+    tries: list[int] = []
+
+    async def handle(record: Record) -> None:
+        tries.append(record.offset)
+        if tries.count(0) == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    retries = RetryPolicy(1, 0.0, 0.0)
+    async with working(handle, retries=retries, executor_class=executor_class) as (consumer, loop, _):
+        consumer.write(0, b"a", b"a")
+        await consumer.assign(0)
+        await consumer.wait_committed(0, 2)
+        assert loop.metrics().failures_total == 1
+    assert tries == [0, 0, 1]
+
+
+async def test_the_end_of_a_program_which_cancels_all_tasks_fails_no_record() -> None:
+    """As ``asyncio.run`` does: a cancelled handler may see it before the worker."""
+    desk, letters = Desk(), Letters()
+    async with working(desk, letters=letters) as (consumer, _, running):
+        consumer.write(0, b"a")
+        await consumer.assign(0)
+        await desk.wait_running((0, 0))
+        for task in (*(task for task in asyncio.all_tasks() if task.get_name() == "raftmq-worker-handler"), running):
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    assert letters.kept == []
+    assert consumer.commits == []
