@@ -251,6 +251,7 @@ class WorkLoop(RebalanceListener):
                 self._forget(self._schedule.drop(work.partition))
 
     def _let_go(self, works: Collection[PartitionWork]) -> None:
+        going = {work for work in works if work.state is not WorkState.GONE}
         self._close_to_new(works)
         for work in works:
             if self._works.get(work.partition) is work:
@@ -259,7 +260,7 @@ class WorkLoop(RebalanceListener):
             work.state = WorkState.GONE
         if self._executor.can_cancel:
             for task, job in self._handlers.items():
-                if job.work.state is WorkState.GONE:
+                if job.work in going:  # once: another cancellation would interrupt what a handler does at its end
                     task.cancel()
         self._pressure.relieve(self._works.values())
         self._pump()

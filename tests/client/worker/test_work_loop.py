@@ -532,6 +532,33 @@ async def test_a_lost_partition_drops_its_results_and_its_handlers() -> None:
         assert consumer.committed == {partition(1): 1}
 
 
+async def test_the_loss_of_another_partition_does_not_interrupt_what_a_cancelled_handler_does_at_its_end() -> None:
+    may_end, ended = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Semaphore(0)
+
+    async def handle(record: Record) -> None:
+        begun.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if record.partition == 0:
+                begun.release()
+                await may_end.wait()
+                ended.set()
+
+    async with working(handle) as (consumer, _, _):
+        consumer.write(0, b"a")
+        consumer.write(1, b"a")
+        await consumer.assign(0, 1)
+        for _ in range(2):
+            await begun.acquire()
+        await consumer.lose(0)
+        await begun.acquire()
+        await consumer.lose(1)
+        may_end.set()
+        await ended.wait()
+
+
 async def test_no_other_attempt_starts_while_a_handler_outlives_its_lost_partition() -> None:
     """A thread cannot be stopped: the partition is lost and assigned again while it runs. `Desk` fails if a record runs twice simultaneously."""
     desk = Desk()
