@@ -239,6 +239,9 @@ class QueueWorkLoop:
                 self.counters.dropped_total += 1
                 return
             outcome = Failure.of(error)  # the program cancelled its handler
+        except Exception:  # of the executor: the handler has not run
+            lease.give_back()
+            raise
         if not self._is_ending:
             _forget_cancellations(task)  # the handler swallowed them
         await self._settle(record, attempt, lease, outcome)

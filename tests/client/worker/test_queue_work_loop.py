@@ -295,3 +295,23 @@ async def test_the_end_of_a_program_which_cancels_all_tasks_fails_no_message(
     (message,) = fake.messages.values()
     assert (message.state(fake.now_ms()), message.attempts) == (pb.READY, 1)
     assert not failures
+
+
+def forgetful(record: Record) -> object:
+    """Wrap a function as a decorator does that does not support async functions."""
+
+    async def handle(_record: Record) -> None: ...
+
+    return handle(record)
+
+
+async def test_a_message_whose_handler_cannot_run_is_given_back_uncounted(
+    cluster: FakeCluster, fake: FakeQueue
+) -> None:
+    """It stayed leased, for up to the 12 hours that a lease may have."""
+    await put(cluster, b"1")
+    worker = Worker("jobs", handler=forgetful, bootstrap_servers=cluster.bootstrap_servers, lease_ms=60_000)
+    with pytest.raises(errors.InvalidArgumentError, match="whose code does not run by itself"):
+        await worker.serve()
+    (message,) = fake.messages.values()
+    assert (message.state(fake.now_ms()), message.attempts) == (pb.READY, 0)
