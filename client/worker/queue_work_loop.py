@@ -275,6 +275,8 @@ class QueueWorkLoop:
                 await self._settle_failure(record, attempt, lease, outcome)
         except RaftMQError as error:
             self.counters.dropped_total += 1
+            if outcome is not None:
+                self._reports.report(record, attempt, outcome, 0.0)
             data = (record.topic, record.partition, record.offset, name_of(error))
             log.warning("message_not_settled topic=%s partition=%d sequence=%d error_code=%s", *data)
 

@@ -315,3 +315,21 @@ async def test_a_message_whose_handler_cannot_run_is_given_back_uncounted(
         await worker.serve()
     (message,) = fake.messages.values()
     assert (message.state(fake.now_ms()), message.attempts) == (pb.READY, 0)
+
+
+async def test_a_failure_is_reported_even_if_the_lease_was_lost_in_the_meantime(
+    cluster: FakeCluster, fake: FakeQueue
+) -> None:
+    """Nobody saw the exception, of which the lost lease may be the cause."""
+    failures: list[HandlerFailure] = []
+
+    def handle(_record: Record, attempt: Attempt) -> None:
+        if attempt.number == 1:
+            fake.offset_ms += 60_000
+            fake.expire(fake.now_ms())
+            raise ValueError("mine")
+
+    await put(cluster, b"1")
+    async with running(cluster, handle, concurrency=1, prefetch=0, on_failure=failures.append):
+        await cluster.wait_queue(lambda: not fake.messages)
+    assert [(str(failure.error), failure.retry_after_seconds) for failure in failures] == [("mine", 0.0)]
