@@ -72,6 +72,12 @@ class Lease(msgspec.Struct, eq=False, weakref=True):
     is_settled: bool = False
     """Whether a settlement was begun that cannot be repeated. Written here."""
 
+    def tell_lost(self) -> None:
+        """Call `on_lost`, once. Raises what it raises: it is the program's own code."""
+        callback, self.on_lost = self.on_lost, None
+        if callback is not None:
+            callback()
+
     async def accept(self, puts: tuple[CheckedMessage, ...] = ()) -> None:
         """Settle the message as done, and put others with it."""
         await self._settle(pb.ACCEPT, None, puts)

@@ -171,9 +171,9 @@ class LeaseDesk:
     def _on_lost(self) -> None:
         for lease in self._renewals.take_lost():
             log.warning("lease_lost partition=%d sequence=%d", lease.partition.partition, lease.sequence)
-            callback, lease.on_lost = lease.on_lost, None
-            if callback is not None:
-                callback()
+            self._loop.call_soon(
+                lease.tell_lost
+            )  # on its own: one that raises must not keep the others from being told
 
     def _close_unused(self) -> None:
         while len(self._intakes) >= settings.QUEUE_INTAKES_MAX:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Generic
 
@@ -64,8 +65,11 @@ class Message(msgspec.Struct, Generic[QueueValueT], eq=False, weakref=True):
         return self._lease is not None and self._lease.is_lost
 
     def on_lost(self, callback: Callable[[], object]) -> None:
-        """Call `callback` on the event loop, once, if the lease is lost. It must not block."""
-        self._held().on_lost = callback
+        """Call `callback` on the event loop, once, if the lease is lost or was lost already. It must not block."""
+        lease = self._held()
+        lease.on_lost = callback
+        if lease.is_lost:
+            asyncio.get_running_loop().call_soon(lease.tell_lost)
 
     async def ack(self, *, put: Iterable[QueueValueT | NewMessage[QueueValueT]] = ()) -> None:
         """Settle the message as done: it is deleted. A message that was got with `auto_accept` is done already.

@@ -1120,3 +1120,29 @@ async def test_requests_of_a_forgotten_session_are_renumbered_and_their_doubt_is
         ]
         await again.ack()
     assert {ack.session for ack in cluster.acks} >= {1, 2}
+
+
+async def test_a_callback_for_a_lost_lease_that_fails_or_comes_late_keeps_no_other_from_being_called(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    fake = cluster.topics["jobs"].partitions[0].queue
+    told: list[int] = []
+    both = asyncio.Event()
+
+    def tell(number: int) -> None:
+        told.append(number)
+        if len(told) == 2:
+            both.set()
+        raise ValueError("the program's mistake")
+
+    await queue.put_many([b"0", b"1"])
+    messages = [await got(queue, lease_ms=1000) for _ in range(2)]
+    for number, message in enumerate(messages):
+        message.on_lost(partial(tell, number))
+    fake.offset_ms += 60_000  # the leases end, and no renewal was in time
+    fake.expire(fake.now_ms())
+    await both.wait()
+    assert sorted(told) == [0, 1]
+    late = asyncio.Event()
+    messages[0].on_lost(late.set)
+    await late.wait()
