@@ -101,7 +101,9 @@ class RaftMQBroker(AsyncBroker):
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield tasks as they are leased, with the function that acknowledges each."""
         async for message in self._started().messages(lease_ms=self._lease_ms, tenants=self._tenants):
-            yield AckableMessage(data=message.value, ack=partial(_ack, message))
+            passed_on = [AckableMessage(data=message.value, ack=partial(_ack, message))]
+            del message  # no reference stays here, which would hold the lease of a task that taskiq dropped
+            yield passed_on.pop()
 
     def _started(self) -> Queue[bytes]:
         if self._queue is None:

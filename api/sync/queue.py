@@ -242,7 +242,9 @@ class Queue(SyncClient, Generic[QueueValueT]):
         with self._leasing() as leased:
             make = partial(self._client.messages, lease_ms=lease_ms, tenants=tenants)
             for message in self._iterate(make, leased):
-                yield Message(message, self._loop)
+                passed_on = [Message(message, self._loop)]
+                del message  # no reference stays here, which would hold the lease of a message that the program forgot
+                yield passed_on.pop()
 
     def __iter__(self) -> Iterator[Message[QueueValueT]]:
         return self.messages()

@@ -391,7 +391,9 @@ class Queue(Generic[QueueValueT]):
             async for message in found:
                 if self._tracing is not None and message.headers:
                     self._tracing.received_one(message.topic, message)
-                yield message
+                passed_on = [message]
+                del message  # no reference stays here, as in the receiver
+                yield passed_on.pop()
 
     def __aiter__(self) -> AsyncIterator[Message[QueueValueT]]:
         return self.messages()

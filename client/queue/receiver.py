@@ -57,7 +57,7 @@ class Receiver(Generic[QueueValueT]):
         deadline = None if seconds is None else loop.time() + seconds
         while True:
             leased = await self.take(options, max_messages, deadline)
-            found = [message for one in leased if (message := self._message_of(one)) is not None]
+            found = self._messages_of(leased)
             if found or not leased:
                 return found  # otherwise no value could be read, and all messages were rejected
 
@@ -67,10 +67,9 @@ class Receiver(Generic[QueueValueT]):
         intake.hold_ahead(1)
         try:
             while True:
-                for leased in await self.take(options, 1, None):
-                    message = self._message_of(leased)
-                    if message is not None:
-                        yield message
+                found = self._messages_of(await self.take(options, 1, None))
+                if found:
+                    yield found.pop()  # no reference stays here, which would hold the lease of a message that the program forgot
         finally:
             intake.hold_ahead(-1)
 
@@ -133,6 +132,10 @@ class Receiver(Generic[QueueValueT]):
                     self._desk.prepare(partition)
                     self._desk.hold((lease,))
                 yield message
+
+    def _messages_of(self, leased: Iterable[LeasedMessage]) -> list[Message[QueueValueT]]:
+        """Return the messages whose values can be read. The others are rejected."""
+        return [message for one in leased if (message := self._message_of(one)) is not None]
 
     def _message_of(self, leased: LeasedMessage, *, is_accepted: bool = False) -> Message[QueueValueT] | None:
         """Return the message with its value, or None if that cannot be read: the message is then rejected."""

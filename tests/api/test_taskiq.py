@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import cast
+from weakref import ref
 
 import pytest
 from raftmq import errors
@@ -98,3 +101,15 @@ async def test_a_broker_must_be_started(cluster: FakeCluster) -> None:
         await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"", labels={}))
     with pytest.raises(errors.UnknownTopicError):
         await broker.startup()
+
+
+async def test_a_task_that_taskiq_dropped_is_not_held(cluster: FakeCluster, fake: FakeQueue) -> None:
+    """Its lease was renewed for as long as the worker had nothing else to do."""
+    broker = RaftMQBroker("tasks", bootstrap_servers=cluster.bootstrap_servers)
+    await broker.startup()
+    await broker.kick(BrokerMessage(task_id="t", task_name="n", message=b"task", labels={}))
+    tasks = broker.listen()
+    dropped = ref(cast("partial[None]", (await anext(tasks)).ack).args[0])
+    assert dropped() is None
+    await tasks.aclose()
+    await broker.shutdown()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from itertools import count, islice
 from typing import Generic, TypeVar
+from weakref import ref
 
 import pytest
 import raftmq
@@ -124,3 +125,11 @@ def test_messages_that_arrive_with_ctrl_c_are_given_back(
         assert again is not None
         assert (again.value, again.attempt) == (b"x", 1)
         again.ack()
+
+
+def test_an_iterator_holds_no_message_that_the_program_forgot(cluster: FakeCluster) -> None:
+    with sync.Queue("jobs", bootstrap_servers=cluster.bootstrap_servers) as queue:
+        queue.put(b"1")
+        forgotten = ref(next(messages := queue.messages())._message)
+        assert forgotten() is None
+        del messages

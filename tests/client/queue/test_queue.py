@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 from functools import partial
+from weakref import ref
 from zlib import crc32
 
 import pytest
@@ -1146,3 +1147,17 @@ async def test_a_callback_for_a_lost_lease_that_fails_or_comes_late_keeps_no_oth
     late = asyncio.Event()
     messages[0].on_lost(late.set)
     await late.wait()
+
+
+async def test_an_iterator_holds_no_message_that_the_program_forgot(queue: Queue) -> None:
+    """It renewed the lease until the next message came, so that nobody else got it."""
+    await queue.put(b"1")
+    messages = queue.messages()
+    forgotten = ref(await anext(messages))
+    assert forgotten() is None
+    following = asyncio.ensure_future(anext(messages))
+    await queue.put(b"2")
+    second = ref(await following)
+    del following
+    await asyncio.sleep(0)  # the event loop holds the result of a task during the turn in which it is fetched
+    assert second() is None
