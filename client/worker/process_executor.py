@@ -11,14 +11,17 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import ClassVar, Final, NamedTuple
 
 from raftmq.client.base import settings
+from raftmq.client.base.stop_requests import STOP_SIGNALS
 from raftmq.client.base.tracing import active_tracing, joined_trace
 from raftmq.client.worker.executor import Hook, call_hook
 from raftmq.client.worker.handlers import FIRST, Attempt, Handlers, check_has_run
@@ -31,11 +34,27 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 READY: Final = "ready"
 
 
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold signals back from a process that is started in the block, until `serve` ignores them: it imports the program before."""
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # every process needs it, and its start would let the signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def serve(connection: Connection, pickled: bytes) -> None:
     """Run a child process: load the handler, report it, then handle one record after another until the pipe ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         # Ctrl-C and a service manager's SIGTERM reach the whole process group. The worker drains, and its pipe tells this process when to end.
         signal.signal(number, signal.SIG_IGN)
+    if sys.platform != "win32":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # see `_signals_held`
     try:
         handlers: Handlers[object, object] = pickle.loads(pickled)
     except BaseException as error:  # noqa: BLE001 - the user's module is imported here, and it may raise anything
@@ -125,7 +144,8 @@ class _Child:
                 return
             ours, theirs = _SPAWN.Pipe()
             process = _SPAWN.Process(target=serve, args=(theirs, self._pickled), name="raftmq-worker", daemon=True)
-            process.start()
+            with _signals_held():
+                process.start()
             theirs.close()  # so that the pipe ends with the process
             self._process, self._connection = process, ours
         try:

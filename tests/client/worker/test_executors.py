@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import multiprocessing
 import os
 import signal
 import threading
@@ -292,6 +293,19 @@ async def test_processes_report_dead_and_overdue_handlers_and_are_replaced(tmp_p
         assert int(place.read_text()) != first
     second = int(place.read_text())
     await asyncio.to_thread(os.waitid, os.P_PID, second, os.WEXITED | os.WNOWAIT)
+
+
+async def test_a_signal_does_not_end_a_process_that_is_still_starting() -> None:
+    """The worker then ended with the error that its handler cannot be loaded, instead of draining."""
+    executor = ProcessExecutor(Handlers(plain), 1, None)
+    starting = asyncio.ensure_future(executor.start())
+    while not (found := [child.pid for child in multiprocessing.active_children() if child.name == "raftmq-worker"]):
+        await asyncio.sleep(0.001)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(found[0] or 0, number)
+    await starting
+    assert await executor.run(record()) is None
+    await executor.close()
 
 
 @pytest.mark.slow
