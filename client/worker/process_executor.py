@@ -166,11 +166,14 @@ class _Child:
         Raises as `begin` and `check_has_run` do: those errors do not count against the record.
         """
         self.begin()
+        if not self._send(request):  # the process has ended since its last record, so this one has not begun
+            self._end()
+            self.begin()
+            self._send(request)
         connection = self._connection
         if connection is None:
             return Failure("ProcessDied", "the worker was closed")
         try:
-            connection.send((*request, {} if self._tracing is None else self._tracing.carrier()))
             if connection.poll(self._timeout_seconds):
                 answer: _PortableFailure | str | None = connection.recv()
                 if isinstance(answer, str):
@@ -182,6 +185,15 @@ class _Child:
         self._end()
         assert self._timeout_seconds is not None
         return Failure.overdue(self._timeout_seconds)
+
+    def _send(self, request: Try) -> bool:
+        """Hand a record to the process. Return False if the process has ended."""
+        try:
+            if self._connection is not None:  # None: the worker was closed
+                self._connection.send((*request, {} if self._tracing is None else self._tracing.carrier()))
+        except OSError:
+            return False
+        return True
 
     def _end(self) -> int | None:
         with self._lock:

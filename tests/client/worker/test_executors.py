@@ -291,8 +291,12 @@ async def test_processes_report_dead_and_overdue_handlers_and_are_replaced(tmp_p
         assert failure.message == "the handler's process ended with exit code 7"
         assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None
         assert int(place.read_text()) != first
-    second = int(place.read_text())
-    await asyncio.to_thread(os.waitid, os.P_PID, second, os.WEXITED | os.WNOWAIT)
+        second = int(place.read_text())
+        os.kill(second, signal.SIGKILL)  # as the kernel does when memory is short
+        await asyncio.to_thread(os.waitid, os.P_PID, second, os.WEXITED | os.WNOWAIT)
+        assert await executor.run(record(b"pid %s" % os.fsencode(place))) is None, "it was between two records"
+    third = int(place.read_text())
+    await asyncio.to_thread(os.waitid, os.P_PID, third, os.WEXITED | os.WNOWAIT)
 
 
 async def test_a_signal_does_not_end_a_process_that_is_still_starting() -> None:
