@@ -50,9 +50,10 @@ def _signals_held() -> Iterator[None]:
 
 def serve(connection: Connection, pickled: bytes) -> None:
     """Run a child process: load the handler, report it, then handle one record after another until the pipe ends."""
-    for number in STOP_SIGNALS:
-        # Ctrl-C and a service manager's SIGTERM reach the whole process group. The worker drains, and its pipe tells this process when to end.
-        signal.signal(number, signal.SIG_IGN)
+    # Ctrl-C and a service manager's SIGTERM reach the whole process group. The worker drains, and its pipe tells this process when to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Programs that a handler runs would inherit that SIGTERM is ignored, and nobody could terminate them.
+    signal.signal(signal.SIGTERM, _do_nothing)
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # see `_signals_held`
     try:
@@ -71,6 +72,10 @@ def serve(connection: Connection, pickled: bytes) -> None:
                 connection.send(_portable(error))
             else:
                 connection.send(_mistake_in(result))
+
+
+def _do_nothing(*_: object) -> None:
+    pass
 
 
 def _mistake_in(result: object) -> str | None:

@@ -7,6 +7,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -57,6 +58,10 @@ def plain(one: Record) -> None:
         raise OddBase(rest)
     if word == "die":
         os._exit(int(rest))
+    if word == "program":
+        with subprocess.Popen(["sleep", "60"]) as program:
+            program.terminate()
+            program.wait(10)
     if word == "pid":
         Path(rest).write_text(str(os.getpid()))
     if word == "hang":
@@ -277,6 +282,7 @@ async def test_processes_report_dead_and_overdue_handlers_and_are_replaced(tmp_p
         assert isinstance(odd.cause, HandlerError)
         assert "OddError: thing" in str(odd.cause)
         assert "plain" in str(odd.cause.__cause__)
+        assert await executor.run(record(b"program")) is None, "it can terminate the programs that it runs"
         ordered = await executor.run(record(b"order later"))
         assert ordered is not None
         assert (ordered.is_retry, ordered.retry_after_seconds, ordered.message) == (True, 7, "later")
