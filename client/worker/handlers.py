@@ -6,9 +6,8 @@ Must not know where handlers run. It is pickled and sent to processes, so it hol
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Generic
 
 import msgspec
@@ -123,12 +122,12 @@ def check_has_run(result: object) -> None:
     Raises:
         InvalidArgumentError: the handler did not run, and never will.
     """
-    if not isinstance(result, CoroutineType | GeneratorType | AsyncGeneratorType):
+    if not isinstance(result, Coroutine | Generator | AsyncGenerator):  # not their types: compiled modules have others
         return
-    if isinstance(result, CoroutineType):
+    if isinstance(result, Coroutine):
         result.close()  # suppresses Python's warning that it was never awaited: the error below says it better
     raise InvalidArgumentError(
-        f"the handler returned the {type(result).__name__} {result.__qualname__!r}, whose code does not run by itself: "
+        f"the handler returned the {type(result).__name__} {getattr(result, '__qualname__', '')!r}, whose code does not run by itself: "
         "make the handler an async function that awaits it (or a plain function without yield)"
     )
 

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -157,6 +157,25 @@ def forgetful(one: Record) -> object:
     return coroutine(one)
 
 
+class Compiled(Coroutine[object, object, None]):
+    """A coroutine of an async function that Cython or mypyc has compiled: no `types.CoroutineType`."""
+
+    def __await__(self) -> Generator[object, None, None]:
+        yield None
+
+    def send(self, value: object) -> object:
+        raise StopIteration
+
+    def throw(self, *_: object) -> object:
+        raise StopIteration
+
+    def close(self) -> None: ...
+
+
+def compiled(one: Record) -> object:
+    return Compiled()
+
+
 def generator(one: Record) -> Iterator[int]:
     yield one.offset
 
@@ -174,6 +193,7 @@ async def test_a_handler_whose_code_does_not_run_has_not_succeeded() -> None:
     async with process_executor(forgetful) as forgetful_processes, process_executor(generator) as generators:
         executors = (
             ThreadExecutor(Handlers(forgetful), 1, None),
+            ThreadExecutor(Handlers(compiled), 1, None),
             ThreadExecutor(Handlers(generator), 1, None),
             ThreadExecutor(Handlers(asynchronous_generator), 1, None),
             LoopExecutor(Handlers(no_await), None),
