@@ -60,4 +60,4 @@ class RedrivePlan:
 
 def not_sent(target: TopicPartition, count: int) -> str:
     """Describe records whose original partition does not exist."""
-    return f"{counted(count, 'record')} not sent: {printable(target.topic)}/{target.partition} does not exist"
+    return f"{counted(count, 'record')} not sent: {printable(target.topic)}/{target.partition} does not exist as a log"

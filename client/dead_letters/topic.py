@@ -54,7 +54,7 @@ class RedriveReport:
     resumed: int = 0
     """The part of `settled` that an earlier run had begun to send."""
     without_target: dict[TopicPartition, int] = field(default_factory=dict)
-    """Letters that remain because their topic or partition no longer exists."""
+    """Letters that remain because their topic or partition no longer exists, or the topic is a queue now."""
     without_value: int = 0
     """Letters that remain because their value was omitted."""
     too_large: dict[str, int] = field(default_factory=dict)
@@ -344,11 +344,13 @@ class DeadLetterTopic:
                 raise NoLeaderError(f"{name}: no record arrived within {self._timeout_seconds:g} s")
 
     async def _target(self, target: TopicPartition) -> TopicInfo:
-        """Return a letter's original topic. Raises `UnknownTopicError` or `UnknownPartitionError`."""
+        """Return a letter's original topic. Raises `UnknownTopicError`, also for a queue of its name, or `UnknownPartitionError`."""
         try:
             info = await self._resolver.topic(target.topic, self._timeout_seconds, partition=target.partition)
         except InvalidTopicNameError as error:  # other programs may write headers, too
             raise UnknownTopicError(f"there is no topic {target.topic!r}") from error
+        if info.kind != settings.LOG_KIND:  # it would refuse the whole chunk, each time
+            raise UnknownTopicError(f"{target.topic} is not a log topic any more")
         if not 0 <= target.partition < info.partition_count:
             raise UnknownPartitionError(f"{target.topic} has no partition {target.partition}")
         return info

@@ -433,3 +433,15 @@ def test_an_unknown_topic_partition_or_record_is_one_sentence(cluster: LocalClus
     assert raftmq(cluster, "dlq", "show", f"{source}.dead", "--offset", "3").returncode == 2
     for arguments in (("--partition", "1"), ("--partition", "0", "--offset", "0")):
         assert_one_sentence(raftmq(cluster, "dlq", "show", f"{source}.dead", *arguments), 4)
+
+
+def test_letters_of_a_topic_that_is_a_queue_now_do_not_block_others(cluster: LocalCluster, source: str) -> None:
+    """The queue refused the whole chunk, which every later redrive began with."""
+    with sync.Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic(f"{source}.queue", replication_factor=1, kind="queue")
+    bury(cluster, source, range(2))
+    bury(cluster, source, range(2, 3), topic=f"{source}.queue")
+    done = raftmq(cluster, "dlq", "redrive", f"{source}.dead", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert f"1 record not sent: {source}.queue/0 does not exist as a log".encode() in done.stderr
+    assert sorted(values(returned(cluster, source))) == ["v0", "v1"]
