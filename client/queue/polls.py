@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 from zlib import crc32
 
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
 from raftmq.client.connection.resolver import Resolver, TopicInfo
 from raftmq.client.queue.intake import LeaseOptions
-from raftmq.errors import NoLeaderError, RaftMQError
+from raftmq.errors import NoLeaderError, RaftMQError, RequestTimedOutError
 from raftmq.methods import QUEUE_POLL
 from raftmq.proto import queue_pb2 as pb
+
+LOOK_SECONDS: Final = 0.5
+"""Interval at which a leader whose answer is late is looked up: it may lead no more."""
 
 
 async def poll_leaders(
@@ -61,9 +65,8 @@ async def poll_leaders(
                 tenants=options.tenants,
                 auto_accept=auto_accept,
             )
-            patience = request.max_wait_ms / 1000 + timeout_seconds
             try:
-                answer = await resolver.connection(address).call(QUEUE_POLL, request, patience)
+                answer = await _ask(resolver, topic, address, request, timeout_seconds)
             except RaftMQError as failure:
                 error = failure
                 continue
@@ -79,9 +82,31 @@ async def poll_leaders(
         slice_ms = settings.QUEUE_POLL_SLICE_MS if len(addresses) > 1 else settings.QUEUE_POLL_WAIT_MS
 
 
-def _shuffled_leaders(resolver: Resolver, topic: TopicInfo, partitions: Sequence[int]) -> list[str]:
+async def _ask(
+    resolver: Resolver, topic: TopicInfo, address: str, request: pb.QueuePollRequest, timeout_seconds: float
+) -> pb.QueuePollResponse:
+    """Poll a leader. One that is late and leads nothing any more is not waited for: it is frozen, say, and leases nothing."""
+    wait_seconds = request.max_wait_ms / 1000
+    call = asyncio.ensure_future(resolver.connection(address).call(QUEUE_POLL, request, wait_seconds + timeout_seconds))
+    try:
+        await asyncio.wait((call,), timeout=wait_seconds + settings.LATE_ANSWER_SECONDS)
+        while not call.done():
+            resolver.mark_suspect(address)
+            if address not in _leaders(resolver, topic, request.partitions):
+                raise RequestTimedOutError(f"{address}: no answer, and others lead now")
+            await asyncio.wait((call,), timeout=LOOK_SECONDS)
+        return call.result()
+    finally:
+        call.cancel()
+
+
+def _leaders(resolver: Resolver, topic: TopicInfo, partitions: Sequence[int]) -> list[str]:
     group_ids = [topic.group_ids[partition] for partition in partitions] if partitions else topic.group_ids
     leaders = (resolver.leader(group_id) for group_id in group_ids)
-    addresses = list(dict.fromkeys(resolver.address(leader) for leader in leaders if leader is not None))
+    return list(dict.fromkeys(resolver.address(leader) for leader in leaders if leader is not None))
+
+
+def _shuffled_leaders(resolver: Resolver, topic: TopicInfo, partitions: Sequence[int]) -> list[str]:
+    addresses = _leaders(resolver, topic, partitions)
     resolver.rng.shuffle(addresses)
     return addresses

@@ -1161,3 +1161,20 @@ async def test_an_iterator_holds_no_message_that_the_program_forgot(queue: Queue
     del following
     await asyncio.sleep(0)  # the event loop holds the result of a task during the turn in which it is fetched
     assert second() is None
+
+
+@pytest.mark.parametrize("wait_ms", [0, 30_000])
+async def test_a_poll_does_not_wait_for_a_frozen_broker_that_leads_no_more(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, wait_ms: int
+) -> None:
+    """It waited `request_timeout_ms` and its `wait_ms` for it, although it needs not wait at all."""
+    monkeypatch.setattr(settings, "LATE_ANSWER_SECONDS", 0.1)
+    cluster.silent_poller = 1
+    getting = asyncio.ensure_future(queue.get(wait_ms=wait_ms, auto_accept=True))
+    while not cluster.queue_polls:
+        await asyncio.sleep(0.01)
+    cluster.move_leader("jobs", 0, 2)
+    await queue.put(b"1")
+    async with asyncio.timeout(20):
+        message = await getting
+    assert (None if message is None else message.value) == (b"1" if wait_ms else None)

@@ -234,6 +234,8 @@ class FakeCluster:
         """Every PartitionAck, of streams and of unary calls."""
         self.unary_acks: list[pb.AckRequest] = []
         self.ack_hook: AckHook | None = None
+        self.silent_poller = 0
+        """The broker that answers no poll of a queue, as one that is frozen."""
         self.stream_error: pb.ErrorDetail | None = None
         """The error with which every new PollStream ends."""
         self.jobs: dict[int, int] = {}

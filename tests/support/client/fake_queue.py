@@ -458,6 +458,8 @@ class FakeQueueService(rpc.QueueServicer):
 
     async def Poll(self, request, context):
         self.broker.cluster.queue_polls.append((self.broker.broker_id, request))
+        if self.broker.broker_id == self.broker.cluster.silent_poller:
+            await asyncio.Event().wait()
         wanted = pb.QueueStreamOpen(
             topic_id=request.topic_id,
             lease_ms=request.lease_ms,
