@@ -44,7 +44,7 @@ from raftmq.client.worker.schedule import Ordering
 from raftmq.client.worker.thread_executor import ThreadExecutor
 from raftmq.client.worker.work_consumer import WorkConsumer
 from raftmq.client.worker.work_loop import WorkLoop
-from raftmq.errors import ClosedClientError, InvalidArgumentError, UnknownTopicError
+from raftmq.errors import ClosedClientError, InvalidArgumentError, TopicKindMismatchError, UnknownTopicError
 from raftmq.types import KeyT_co, ValueT_co
 
 ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
@@ -311,6 +311,7 @@ class Worker(Generic[KeyT_co, ValueT_co]):
             DrainTimeoutError: handlers were still running after `drain_timeout_ms`. Everything else is committed.
             PoisonRecordError: a record failed for the last time, and there is no dead-letter topic.
             UnknownTopicError: the topic or the dead-letter topic does not exist.
+            TopicKindMismatchError: one of them has the wrong kind.
             BootstrapError: no bootstrap address answered in time.
             FencedError: another process uses the same `group_instance_id`.
             RaftMQError: another error that ends the consumer or the dead-letter topic's producer.
@@ -416,7 +417,11 @@ class Worker(Generic[KeyT_co, ValueT_co]):
         )
         async with admin:
             try:
-                await admin.describe_topic(name)
+                found = await admin.describe_topic(name)
+                if found.kind != settings.LOG_KIND:
+                    raise TopicKindMismatchError(
+                        f"the dead-letter topic {name!r} must be a log topic, not a {found.kind} topic"
+                    )
             except UnknownTopicError:
                 if not self._creates_dead_letter_topic:
                     raise

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import raftmq
 from raftmq import Record, Worker
-from raftmq.errors import BootstrapError, ClosedClientError, InvalidArgumentError
+from raftmq.errors import BootstrapError, ClosedClientError, InvalidArgumentError, TopicKindMismatchError
+
+from tests.support.client.fake_broker import FakeCluster
 
 
 def handle(record: Record) -> None:
@@ -129,3 +131,14 @@ def test_run_outside_the_main_thread_takes_no_signals_and_ends_by_stop(nobody: s
     worker.stop()
     running.join(30)
     assert not running.is_alive()
+
+
+async def test_a_dead_letter_topic_that_is_a_queue_is_refused_before_the_first_record() -> None:
+    """The first record that failed for good ended the worker, perhaps weeks later."""
+    async with FakeCluster() as cluster:
+        cluster.create_topic("orders")
+        cluster.create_queue("dead")
+        worker = Worker("orders", "g", handle, bootstrap_servers=cluster.bootstrap_servers, dead_letter_topic="dead")
+        with pytest.raises(TopicKindMismatchError, match="'dead' must be a log topic, not a queue topic"):
+            async with asyncio.timeout(20):
+                await worker.serve()
