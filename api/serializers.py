@@ -146,7 +146,7 @@ class _Typed(Serializer[T]):
         """Return the value, checked against the type."""
         try:
             return self._decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DeserializationError(f"not {self._name} in {self._format}: {error}") from error
 
 

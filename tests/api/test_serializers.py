@@ -171,3 +171,10 @@ def test_protobuf_is_not_loaded_before_it_is_used():
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("serializer", "data"), [(Json(), b"[" * 100_000), (MessagePack(), b"\x91" * 100_000)])
+def test_bytes_that_are_nested_too_deeply_are_invalid(serializer: Serializer[object], data: bytes) -> None:
+    """One such record ended programs that skip what is no valid value."""
+    with pytest.raises(DeserializationError, match="recursion"):
+        serializer.deserialize(data)
