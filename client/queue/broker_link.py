@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from raftmq.client.base import settings
@@ -131,15 +131,20 @@ class BrokerLink:
         self._flush_soon()
 
     def check_late(self, now: float, patience_seconds: float) -> None:
-        """Mark the broker as suspect when an answer is late, and give the stream up when it is later than the caller's patience."""
+        """Mark the broker as suspect when an answer is late, and give the stream up when others lead, or the caller's patience is over."""
         oldest = next(iter(self._sent.values()), None)
         if oldest is None:
             return
         waited = now - oldest.sent_at
         if waited > settings.LATE_ANSWER_SECONDS:
             self._resolver.mark_suspect(self.address)
-        if waited > patience_seconds:
+        if waited > patience_seconds or (waited > settings.LATE_ANSWER_SECONDS and not self._leads(oldest.shipments)):
             self._on_end(BrokenConnectionError(f"{self.address}: no answer in {waited:.1f} s"))
+
+    def _leads(self, shipments: Iterable[Shipment]) -> bool:
+        """Return whether no other broker is known to lead these partitions. One that leads no more may be frozen, and never answer."""
+        leaders = (self._resolver.leader(shipment.ack.group_id) for shipment in shipments if shipment.ack.group_id)
+        return all(leader is None or self._resolver.address(leader) == self.address for leader in leaders)
 
     def break_off(self, error: RaftMQError) -> None:
         """Open the stream again, because both sides may count its messages differently from now on."""

@@ -659,6 +659,24 @@ async def test_a_settlement_whose_answer_is_lost_is_repeated_under_its_number(
     assert cluster.topics["jobs"].partitions[0].queue.settled == [("ACCEPT", 0)]
 
 
+async def test_a_settlement_that_a_frozen_leader_does_not_answer_is_repeated_to_the_next_one(
+    queue: Queue, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed after `request_timeout_ms`, although another broker led for long, and its message was delivered again."""
+    monkeypatch.setattr(settings, "LATE_ANSWER_SECONDS", 0.1)
+    await queue.put(b"x")
+    message = await got(queue)
+    cluster.held_answers = []
+    settling = asyncio.ensure_future(message.ack())
+    await cluster.wait_queue(lambda: bool(cluster.acks))
+    cluster.held_answers = None
+    cluster.move_leader("jobs", 0, 2)
+    async with asyncio.timeout(20):
+        await settling
+    first, again = cluster.acks
+    assert first == again
+
+
 async def test_settlements_continue_in_another_session_when_theirs_has_ended(
     queue: Queue, cluster: FakeCluster
 ) -> None:
