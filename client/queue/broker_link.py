@@ -239,10 +239,10 @@ class BrokerLink:
 
     def _on_response(self, response: pb.QueueStreamResponse) -> None:
         try:
-            self._backoff.reset()
             if response.HasField("error"):
                 self._on_end(error_from_detail(response.error))
                 return
+            self._backoff.reset()
             if response.correlation_id:
                 self._on_results(response)
             if response.messages:

@@ -1196,3 +1196,17 @@ async def test_a_poll_does_not_wait_for_a_frozen_broker_that_leads_no_more(
     async with asyncio.timeout(20):
         message = await getting
     assert (None if message is None else message.value) == (b"1" if wait_ms else None)
+
+
+async def test_a_stream_that_is_refused_is_opened_again_after_growing_pauses(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    """Over gRPC, each refusal reset them, so that a starting broker was asked 50 times a second by each client."""
+    cluster.stream_error = detail(pb.NOT_READY)
+    began = time.monotonic()
+    getting = asyncio.ensure_future(queue.get())
+    while len(cluster.stream_requests) < 6:
+        await asyncio.sleep(0.01)
+    bounds = [settings.RETRY_BACKOFF_MIN_SECONDS * (1 << failures) for failures in range(5)]
+    assert time.monotonic() - began >= sum(bounds) / 2
+    getting.cancel()
