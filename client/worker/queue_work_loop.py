@@ -165,6 +165,9 @@ class QueueWorkLoop:
             slot.cancel()
         if left:
             await asyncio.wait(left, timeout=settings.WORKER_HANDLER_END_SECONDS)
+            for slot in left:  # do not wait for a handler that blocks its loop, and give its message back
+                slot.cancel()
+            await asyncio.sleep(0)
         try:
             await self._queue.close()
         finally:

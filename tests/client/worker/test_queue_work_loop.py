@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from raftmq import Attempt, HandlerFailure, Reject, Retry, Worker, errors
+from raftmq.client.base import settings
 from raftmq.client.queue.new_message import NewMessage
 from raftmq.client.queue.queue import Queue
+from raftmq.client.worker.loop_thread_executor import LoopThreadExecutor
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import QueueRecord, Record
 
@@ -333,3 +335,29 @@ async def test_a_failure_is_reported_even_if_the_lease_was_lost_in_the_meantime(
     async with running(cluster, handle, concurrency=1, prefetch=0, on_failure=failures.append):
         await cluster.wait_queue(lambda: not fake.messages)
     assert [(str(failure.error), failure.retry_after_seconds) for failure in failures] == [("mine", 0.0)]
+
+
+async def test_the_message_of_a_handler_that_blocks_its_loop_is_given_back_at_the_end(
+    cluster: FakeCluster, fake: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed leased, for up to 12 hours."""
+    monkeypatch.setattr(settings, "WORKER_HANDLER_END_SECONDS", 0.1)
+    begun, may_end = threading.Event(), threading.Event()
+
+    async def handle(_record: Record) -> None:
+        begun.set()
+        may_end.wait(30)
+
+    await put(cluster, b"1")
+    worker = Worker(
+        "jobs", handler=handle, bootstrap_servers=cluster.bootstrap_servers, lease_ms=60_000, drain_timeout_ms=1
+    )
+    worker._executor = LoopThreadExecutor(worker._handlers, None)  # as `run`
+    serving = asyncio.ensure_future(worker.serve())
+    await asyncio.to_thread(begun.wait)
+    worker.stop()
+    with pytest.raises(errors.DrainTimeoutError):
+        await serving
+    (message,) = fake.messages.values()
+    assert (message.state(fake.now_ms()), message.attempts) == (pb.READY, 1)
+    may_end.set()
