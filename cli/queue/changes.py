@@ -35,6 +35,7 @@ from raftmq.cli.queue.options import (
 )
 from raftmq.cli.times import parse_past
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
+from raftmq.errors import Outcome, RaftMQError
 
 if TYPE_CHECKING:
     from raftmq.client.queue.queue import Queue
@@ -130,21 +131,15 @@ def redrive(
         confirm(
             f"Make {'the chosen' if tenant or died_before else 'all'} dead messages of {topic} ready?", is_agreed=yes
         )
-    count = run_queue(
-        topic,
-        bootstrap_servers,
-        timeout,
-        lambda queue: _finish(
-            topic,
-            queue.redrive(
-                message,
-                version=version,
-                tenants=tenant or (),
-                died_before=died_before,
-                messages_per_second=rate,
-            ),
-        ),
-    )
+
+    async def revive(queue: Queue[bytes]) -> int:
+        if message is not None:
+            return await queue.redrive(message, version=version)
+        return await _finish(
+            topic, queue.redrive(tenants=tenant or (), died_before=died_before, messages_per_second=rate)
+        )
+
+    count = run_queue(topic, bootstrap_servers, timeout, revive)
     if output is Output.JSON:
         print_json({"topic": topic, "redriven": count})
     else:
@@ -201,11 +196,15 @@ def purge(
 
 
 async def _finish(topic: str, job: Awaitable[int]) -> int:
-    """Wait for the end of a job. If the command is interrupted, say that the job is not."""
+    """Wait for the end of a job. If the command is interrupted, or the cluster does not answer, say that the job is not."""
     import asyncio
 
     try:
         return await job
     except asyncio.CancelledError:
         print(f"the cluster continues the work; to stop it: raftmq queue jobs {topic}", file=sys.stderr)
+        raise
+    except RaftMQError as error:
+        if error.outcome is Outcome.UNKNOWN:
+            print(f"the cluster may continue the work; to stop it: raftmq queue jobs {topic}", file=sys.stderr)
         raise

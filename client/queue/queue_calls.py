@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 from raftmq.batch_header import BatchFormatError
 from raftmq.client.base import settings
 from raftmq.client.base.background import Backoff
-from raftmq.client.base.error_details import error_from_detail
+from raftmq.client.base.error_details import error_from_detail, with_doubt
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.queue.job_view import QueueJob, read_job
 from raftmq.client.queue.leader_call import call_leader, whole_ms
 from raftmq.client.queue.refusals import refusal
 from raftmq.client.queue.topic import QueuePartition, QueueTopic
 from raftmq.client.queue.views import BrowsedMessage, QueueStats, read_browsed, read_stats
-from raftmq.errors import NoSuchMessageError, ProtocolError
+from raftmq.errors import NoSuchMessageError, Outcome, ProtocolError, RaftMQError
 from raftmq.message_block import unpack_block
 from raftmq.methods import (
     BROWSE,
@@ -177,12 +177,20 @@ class QueueCalls:
     # -------------------------------------------------------------------------------------------------------------- jobs
 
     async def run_job(self, order: JobOrder) -> int:
-        """Start a job in every partition, and wait for the end of all. Return the number of messages that were seen to be done."""
-        partitions = await self._partitions()
-        return sum(await asyncio.gather(*(self._run_job_in(partition, order) for partition in partitions)))
+        """Start a job in every partition, and wait for the end of all. Return the number of messages that were seen to be done.
 
-    async def _run_job_in(self, partition: QueuePartition, order: JobOrder) -> int:
-        started = await self._call(
+        Raises:
+            RaftMQError: as for `call_leader`. Its outcome is unknown as soon as one partition has a job, which goes on.
+        """
+        partitions = await self._partitions()
+        started = await _changed_everywhere(self._start_job(partition, order) for partition in partitions)
+        try:
+            return sum(await asyncio.gather(*map(self._finish_job, partitions, started)))
+        except RaftMQError as error:
+            raise with_doubt(error) from error
+
+    async def _start_job(self, partition: QueuePartition, order: JobOrder) -> pb.StartJobResponse:
+        return await self._call(
             partition,
             START_JOB,
             pb.StartJobRequest(
@@ -197,6 +205,8 @@ class QueueCalls:
                 messages_per_second=order.messages_per_second,
             ),
         )
+
+    async def _finish_job(self, partition: QueuePartition, started: pb.StartJobResponse) -> int:
         done_count, job = started.done_count, started.job
         backoff = Backoff(settings.RETRY_BACKOFF_MIN_SECONDS, settings.RETRY_BACKOFF_MAX_SECONDS, self._resolver.rng)
         while job:
@@ -246,7 +256,7 @@ class QueueCalls:
 
     async def pause(self, tenant: str, pause_ms: int) -> None:
         """Pause (-1: until it is resumed) or resume (0) a subtree of tenants in every partition."""
-        for partition in await self._partitions():
+        for number, partition in enumerate(await self._partitions()):
             request = pb.PauseRequest(
                 metadata_revision=self._resolver.metadata_revision,
                 timeout_ms=self._timeout_ms,
@@ -255,7 +265,12 @@ class QueueCalls:
                 tenant=tenant,
                 pause_ms=pause_ms,
             )
-            await self._call(partition, PAUSE, request, is_read=True)  # repeating it changes nothing
+            try:
+                await self._call(partition, PAUSE, request, is_read=True)  # repeating it changes nothing
+            except RaftMQError as error:
+                if number:
+                    raise with_doubt(error) from error  # the partitions before it have changed
+                raise
 
     async def stats(self, tenants_max: int) -> QueueStats:
         """Return the state of all partitions."""
@@ -293,7 +308,7 @@ class QueueCalls:
     async def step_clocks(self) -> dict[int, float]:
         """Step the clock of every partition forward. Return the seconds of each step."""
         partitions = await self._partitions()
-        found = await asyncio.gather(*map(self._step_clock, partitions))
+        found = await _changed_everywhere(map(self._step_clock, partitions))
         return {partition.partition: seconds for partition, seconds in zip(partitions, found, strict=True)}
 
     async def _step_clock(self, partition: QueuePartition) -> float:
@@ -343,6 +358,20 @@ class QueueCalls:
     ) -> ResponseT:
         seconds = self._timeout_seconds + extra_seconds
         return await call_leader(self._resolver, partition, method, request, _unchanged, seconds, is_read=is_read)
+
+
+async def _changed_everywhere(changes: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for the changes of all partitions. Raise the first failure, with an unknown outcome if another partition was changed."""
+    found = await asyncio.gather(*changes, return_exceptions=True)
+    failures = [one for one in found if isinstance(one, BaseException)]
+    for failure in failures:
+        if not isinstance(failure, RaftMQError):
+            raise failure
+        if len(failures) < len(found) or failure.outcome is Outcome.UNKNOWN:
+            raise with_doubt(failure) from failure
+    if failures:
+        raise failures[0]
+    return [one for one in found if not isinstance(one, BaseException)]
 
 
 def _unchanged(answer: T) -> T:

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from raftmq.client.base.loop_thread import LoopThread
 
 from tests.support.cli.queue_commands import QueueCommands, assert_refused
 
@@ -143,3 +144,19 @@ def test_an_interrupted_command_says_that_the_work_continues(jobs: QueueCommands
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stderr.read() == b"the cluster continues the work; to stop it: raftmq queue jobs jobs\n"
+
+
+def test_a_purge_that_began_is_not_reported_as_not_applied(jobs: QueueCommands) -> None:
+    jobs.cluster.is_job_endless = True
+
+    async def lose_the_leader() -> None:
+        jobs.cluster.move_leader("jobs", 0, 0)
+
+    with jobs.process("queue", "purge", "jobs", "--yes", "--timeout", "2s") as process:
+        jobs.wait_job()
+        LoopThread.get().run(lose_the_leader())
+        assert process.wait(60) == 5
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    assert "the cluster may continue the work; to stop it: raftmq queue jobs jobs\n" in said
+    assert said.splitlines()[-1].startswith("raftmq: partition 0 has no leader")

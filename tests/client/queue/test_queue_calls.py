@@ -217,3 +217,50 @@ async def test_the_clocks_of_all_partitions_are_shown_and_stepped(queue: Queue, 
     assert await queue.clocks() == {0: 0.0, 1: -7200.0, 2: 0.0}
     assert await queue.step_clocks() == {0: 0.0, 1: 7200.0, 2: 0.0}
     assert await queue.clocks() == {0: 0.0, 1: 0.0, 2: 0.0}
+
+
+@pytest.fixture
+async def hasty(cluster: FakeCluster) -> AsyncIterator[Queue]:
+    """A queue that gives a leader up soon."""
+    async with Queue("jobs", bootstrap_servers=cluster.bootstrap_servers, request_timeout_ms=300) as queue:
+        yield queue
+
+
+@pytest.mark.parametrize(
+    ("leaderless", "outcome"), [((1,), errors.Outcome.UNKNOWN), ((0, 1, 2), errors.Outcome.NOT_APPLIED)]
+)
+async def test_a_purge_that_began_in_some_partitions_is_not_reported_as_not_applied(
+    hasty: Queue, cluster: FakeCluster, leaderless: tuple[int, ...], outcome: errors.Outcome
+) -> None:
+    for partition in leaderless:
+        cluster.move_leader("jobs", partition, 0)
+    with pytest.raises(errors.NoLeaderError) as refused:
+        await hasty.purge("dead")
+    assert refused.value.outcome is outcome
+    assert {request.partition for request in cluster.job_requests} == {0, 1, 2} - set(leaderless)
+
+
+async def test_a_purge_whose_end_cannot_be_seen_is_not_reported_as_not_applied(
+    hasty: Queue, cluster: FakeCluster
+) -> None:
+    cluster.is_job_endless = True
+    purging = asyncio.ensure_future(hasty.purge("dead"))
+    await cluster.wait_queue(lambda: len(cluster.job_requests) == 3)
+    for partition in range(3):
+        cluster.move_leader("jobs", partition, 0)
+    with pytest.raises(errors.NoLeaderError) as refused:
+        await purging
+    assert refused.value.outcome is errors.Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("leaderless", "outcome"), [(0, errors.Outcome.NOT_APPLIED), (2, errors.Outcome.UNKNOWN)]
+)
+async def test_a_pause_of_some_partitions_is_not_reported_as_not_applied(
+    hasty: Queue, cluster: FakeCluster, leaderless: int, outcome: errors.Outcome
+) -> None:
+    cluster.move_leader("jobs", leaderless, 0)
+    with pytest.raises(errors.NoLeaderError) as refused:
+        await hasty.pause()
+    assert refused.value.outcome is outcome
+    assert [bool(one.queue.paused) for one in cluster.topics["jobs"].partitions] == [leaderless > n for n in range(3)]
