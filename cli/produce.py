@@ -189,10 +189,7 @@ def produce(
                 await write_lines(producer, topic, partition, read(), parse, deliveries, advance)
             except RaftMQError as error:
                 worst = await close_after(producer, deliveries, error)
-                written = (
-                    f" (records known to be written: {deliveries.written_count})" if deliveries.written_count else ""
-                )
-                raise with_note(worst, written) from worst.__cause__
+                raise with_count(worst, "records known to be written", deliveries.written_count) from worst.__cause__
             finally:
                 await print_summary(producer)
         return deliveries.written_count
@@ -340,9 +337,11 @@ async def print_summary(producer: Producer) -> None:
         return
 
 
-def with_note(error: RaftMQError, note: str) -> RaftMQError:
-    """Append a note to the error's message and return the error."""
-    error.args = (f"{error.args[0]}{note}", *error.args[1:])
+def with_count(error: RaftMQError, what: str, count: int) -> RaftMQError:
+    """Append a number to the error's message and return the error. Unless it is 0, a repetition would write twice: the outcome is unknown."""
+    if count:
+        error.args = (f"{error.args[0]} ({what}: {count})", *error.args[1:])
+        error.outcome = Outcome.UNKNOWN
     return error
 
 

@@ -14,7 +14,7 @@ from raftmq.cli.exit_codes import CommandError, ExitCode, reported
 from raftmq.cli.input_lines import read_lines
 from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, TopicArgument
 from raftmq.cli.output import Json, Output, OutputOption, counted, print_json
-from raftmq.cli.produce import parse_lines, progress_bar, with_note
+from raftmq.cli.produce import parse_lines, progress_bar, with_count
 from raftmq.cli.queue.calls import run_queue
 from raftmq.cli.queue.message_lines import MessageFormat, MessageParser, message_parser
 from raftmq.cli.queue.options import (
@@ -28,7 +28,7 @@ from raftmq.cli.queue.options import (
     milliseconds,
 )
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
-from raftmq.errors import RaftMQError, RecordTooLargeError
+from raftmq.errors import Outcome, RaftMQError, RecordTooLargeError
 
 if TYPE_CHECKING:
     from raftmq.client.queue.new_message import NewMessage
@@ -157,9 +157,7 @@ def put(
         try:
             run_queue(topic, bootstrap_servers, timeout, put_all)
         except RaftMQError as error:
-            raise with_note(error, f" (messages known to be put: {counts.messages})" if counts.messages else "") from (
-                error.__cause__
-            )
+            raise with_count(error, "messages known to be put", counts.messages) from error.__cause__
 
     if file is not None:
         with file.open("rb") as opened:
@@ -243,6 +241,10 @@ async def put_lines(
                 raise
             counts.messages += given.count - 1
             problem = f"line {numbers[given.count - 1]}: {error.args[0]}"
+        except RaftMQError as error:
+            if given.count > 1 and not given.is_exhausted:
+                error.outcome = Outcome.UNKNOWN  # the messages before it may be put
+            raise
         if problem is not None:
             raise CommandError(f"{problem}; the lines before it are put", ExitCode.BAD_DATA)
         number += len(lines)

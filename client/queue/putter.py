@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from raftmq.client.base import settings
-from raftmq.client.base.error_details import fresh_copy
+from raftmq.client.base.error_details import fresh_copy, with_doubt
 from raftmq.client.base.loop_budget import LoopBudget
 from raftmq.client.base.tracing import active_tracing
 from raftmq.client.codec.cells import Serializer
@@ -277,6 +277,6 @@ def _results(places: list[tuple[MessageBatch, int]]) -> list[PutResult]:
     errors = [batch.error for batch, _ in places if batch.error is not None]
     if not errors:
         return [batch.result(position) for batch, position in places]
-    error = fresh_copy(errors[0])
+    error = (fresh_copy if len(errors) == len(places) else with_doubt)(errors[0])
     error.add_note(f"{len(errors)} of {len(places)} messages failed; the others are enqueued")
     raise error from errors[0].__cause__

@@ -174,6 +174,22 @@ def test_records_of_unknown_outcome_are_reported_and_a_full_buffer_does_not_hang
     assert said.count("\n") == 1
 
 
+def test_records_written_before_a_definite_refusal_are_not_reported_as_not_applied(cluster: LocalCluster) -> None:
+    """Nothing was applied, says exit code 4: a script would write these records twice."""
+    topic = new_topic(cluster, "half")
+    with started(cluster, "produce", topic) as producer:
+        assert producer.stdin is not None
+        assert producer.stderr is not None
+        producer.stdin.write(b"first\n")
+        producer.stdin.flush()
+        assert raftmq(cluster, "consume", topic, "--from-beginning", "-n", "1").stdout == b"first\n"
+        raftmq(cluster, "topic", "delete", topic, "--yes")
+        producer.stdin.write(b"second\n")
+        producer.stdin.close()
+        assert producer.wait(60) == 5
+        assert b"known to be written: 1)" in producer.stderr.read()
+
+
 def test_a_waiting_consumer_ends_when_the_cluster_stops_answering(cluster: LocalCluster) -> None:
     topic = new_topic(cluster, "silence")
     raftmq(cluster, "produce", topic, stdin=b"heard\n")

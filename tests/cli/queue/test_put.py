@@ -116,6 +116,7 @@ def test_a_full_queue_is_reported(jobs: QueueCommands) -> None:
 
 
 def test_a_failure_in_the_middle_names_the_number_of_messages_that_are_put(jobs: QueueCommands, tmp_path: Path) -> None:
+    """Nothing was applied, says exit code 3: a script would put these messages twice."""
     file = tmp_path / "lines"
     file.write_bytes((b"x" * 1023 + b"\n") * (READ_BYTES // 1024 + 10))
     batches: list[bytes] = []
@@ -127,8 +128,21 @@ def test_a_failure_in_the_middle_names_the_number_of_messages_that_are_put(jobs:
 
     jobs.cluster.append_hook = refuse_the_second
     done = jobs.run("queue", "put", "jobs", "--file", str(file), "--timeout", "5s")
-    assert_refused(done, 3, f"(messages known to be put: {READ_BYTES // 1024})")
+    assert_refused(done, 5, f"(messages known to be put: {READ_BYTES // 1024})")
     assert len(jobs.queues[0].messages) == READ_BYTES // 1024
+
+
+@pytest.mark.parametrize(("full", "code"), [({1}, 5), ({0, 1, 2}, 3)])
+def test_messages_put_beside_refused_ones_are_not_reported_as_not_applied(
+    wide_jobs: QueueCommands, full: set[int], code: int
+) -> None:
+    wide_jobs.cluster.append_hook = lambda _broker, _topic, partition, _batch: (
+        detail(pb.QUEUE_FULL, "the queue is full") if partition in full else None
+    )
+    lines = b"".join(b'{"value": "x", "id": "%d"}\n' % n for n in range(20))
+    done = wide_jobs.fed("queue", "put", "jobs", "--format", "messages", "--timeout", "2s", stdin=lines)
+    assert_refused(done, code, "the queue is full")
+    assert bool(values(wide_jobs)) is (code == 5)
 
 
 @pytest.mark.parametrize(
