@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.admin_calls import run_admin
+from raftmq.cli.admin_calls import run_admin, run_question
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber
@@ -32,7 +32,7 @@ from raftmq.cli.queue.calls import show_counts
 from raftmq.cli.topic_contents import LOG_KIND, QUEUE_KIND, check_is_log, contents_of, trimmed_rows
 from raftmq.cli.topic_settings import parse_settings
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
-from raftmq.errors import TopicAlreadyExistsError
+from raftmq.errors import Outcome, RaftMQError, TopicAlreadyExistsError, TopicKindMismatchError, UnknownTopicError
 
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
@@ -359,7 +359,7 @@ def delete(
 ) -> None:
     """Delete a topic and all of its records or messages. Shows their number, then asks for confirmation."""
     if not yes:
-        topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+        topic = run_question(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
         if topic.kind == QUEUE_KIND:
             show_counts(name, bootstrap_servers, timeout)
         else:
@@ -410,10 +410,13 @@ def delete_records(
     """
     if (before is None) != delete_all:
         raise typer.BadParameter("give --before OFFSET or --all")
+    shown: dict[int, int] = {}
     if not yes:
-        topic = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
+        topic = run_question(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
         check_is_log(topic)
-        print_table(("partition", "first offset", "will be", "end"), trimmed_rows(topic, before, partition), sys.stderr)
+        rows = trimmed_rows(topic, before, partition)
+        print_table(("partition", "first offset", "will be", "end"), rows, sys.stderr)
+        shown = {number: after if isinstance(after, int) else -1 for number, _, after, _ in rows}
     what = "all records" if delete_all else f"the records below offset {before}"
     where = f"partition {', '.join(map(str, partition))}" if partition else "every partition"
     confirm(f"Delete {what} in {where} of topic {name}?", is_agreed=yes)
@@ -422,7 +425,14 @@ def delete_records(
         from raftmq.types import TopicPartition
 
         numbers = partition or [p.partition for p in (await admin.describe_topic(name)).partitions]
-        return await admin.delete_records({TopicPartition(name, n): -1 if before is None else before for n in numbers})
+        wanted = shown or dict.fromkeys(numbers, -1 if before is None else before)
+        try:
+            return await admin.delete_records({TopicPartition(name, n): offset for n, offset in wanted.items()})
+        except RaftMQError as error:
+            is_partial = len(wanted) > 1 and -1 not in wanted.values()  # ends are looked up before anything is deleted
+            if is_partial and not isinstance(error, UnknownTopicError | TopicKindMismatchError):
+                error.outcome = Outcome.UNKNOWN  # other partitions may have been trimmed
+            raise
 
     starts = sorted(run_admin(bootstrap_servers, timeout, trim).items())
     if output is Output.JSON:

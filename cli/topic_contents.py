@@ -32,7 +32,9 @@ def contents_of(topic: TopicDescription) -> str:
     return f"{counted(len(topic.partitions), 'partition')}, {records}{unknown}"
 
 
-def trimmed_rows(topic: TopicDescription, before: int | None, numbers: list[int] | None) -> list[tuple[object, ...]]:
+def trimmed_rows(
+    topic: TopicDescription, before: int | None, numbers: list[int] | None
+) -> list[tuple[int, object, object, object]]:
     """Return the effect of a deletion of records on each partition. Raises the errors that the cluster would raise."""
     from raftmq.errors import OffsetOutOfRangeError, UnknownPartitionError
 
@@ -41,7 +43,7 @@ def trimmed_rows(topic: TopicDescription, before: int | None, numbers: list[int]
             raise UnknownPartitionError(
                 f"topic {topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {number}"
             )
-    rows: list[tuple[object, ...]] = []
+    rows: list[tuple[int, object, object, object]] = []
     for partition in topic.partitions:
         state = partition.state
         if numbers and partition.partition not in numbers:

@@ -114,6 +114,26 @@ def test_a_confirmed_reset_does_what_it_showed(cluster: LocalCluster) -> None:
     assert raftmq(cluster, "group", "reset-offsets", "audit", "--to-latest", "--yes").returncode == 0
 
 
+def test_a_confirmed_deletion_of_records_spares_those_that_came_during_the_question(cluster: LocalCluster) -> None:
+    raftmq(cluster, "topic", "create", "late", "--partitions", "2")
+    raftmq(cluster, "produce", "late", "--partition", "0", stdin=b"a\nb\n")
+    asked = Terminal(cluster, "topic", "delete-records", "late", "--all")
+    asked.read_until("[y/N]: ")
+    raftmq(cluster, "produce", "late", "--partition", "0", stdin=b"c\n")
+    asked.type_until_end("y\n")
+    assert asked.end()[0] == 0
+    assert raftmq(cluster, "consume", "late", "--from-beginning", "-e").stdout == b"c\n"
+
+
+def test_a_deletion_of_records_in_some_partitions_is_not_reported_as_not_applied(cluster: LocalCluster) -> None:
+    raftmq(cluster, "topic", "create", "partly")
+    raftmq(cluster, "produce", "partly", stdin=b"a\n")
+    done = raftmq(cluster, "topic", "delete-records", "partly", "--before", "1", "-p", "0", "-p", "9", "--yes")
+    assert raftmq(cluster, "consume", "partly", "--from-beginning", "-e").stdout == b""
+    assert_one_sentence(done, 5, "9")
+    assert raftmq(cluster, "topic", "delete-records", "none", "--before", "1", "-p", "0", "-p", "9", "--yes").returncode == 4
+
+
 def test_a_confirmed_level_is_reported(cluster: LocalCluster) -> None:
     said = raftmq(cluster, "cluster", "raise-level", stdin=b"y\n").stdout.decode()
     assert said == f"the cluster is at feature level {FEATURE_LEVEL}\n"
