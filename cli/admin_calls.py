@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from raftmq.cli.exit_codes import CommandError, exit_code_of, sentence_of
@@ -28,11 +29,15 @@ def run_admin(bootstrap_servers: str, timeout: float, question: Callable[[Admin]
 
 
 def run_question(bootstrap_servers: str, timeout: float, question: Callable[[Admin], Awaitable[Answer]]) -> Answer:
-    """Run a call that changes nothing, in a command that otherwise changes something. Raises `CommandError`.
-
-    Its failures are reported as those of a question (`exit_codes.reported_question`).
-    """
-    try:
+    """Run a call that changes nothing, in a command that otherwise changes something. Raises `CommandError`."""
+    with as_question():
         return run_admin(bootstrap_servers, timeout, question)
+
+
+@contextmanager
+def as_question() -> Iterator[None]:
+    """Report the failures of the block as those of a question (`exit_codes.reported_question`): it changes nothing. Raises `CommandError`."""
+    try:
+        yield
     except RaftMQError as error:
         raise CommandError(sentence_of(error, is_question=True), exit_code_of(error, is_question=True)) from None

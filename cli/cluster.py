@@ -271,7 +271,7 @@ def raise_level(
     for confirmation.
     """
     if not yes:
-        cluster = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_cluster())
+        cluster = run_question(bootstrap_servers, timeout, lambda admin: admin.describe_cluster())
         print(level_of(cluster), file=sys.stderr)
     to = f" to {level}" if level is not None else ""
     confirm(f"Raise the feature level{to} permanently?", is_agreed=yes)

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from raftmq.cli.admin_calls import as_question
 from raftmq.cli.completion import complete_topic
 from raftmq.cli.examples import examples
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported, reported_question
@@ -227,7 +228,8 @@ def redrive(
             raise
         return report
 
-    plan = with_letters(topic, bootstrap_servers, timeout, preview)
+    with as_question():
+        plan = with_letters(topic, bootstrap_servers, timeout, preview)
     for line in plan.lines(rate):
         print(line, file=sys.stderr)
     settled = 0
@@ -288,7 +290,8 @@ def purge(
         await letters.purge(counts, None if chosen.is_everything else chosen, report)
         return report
 
-    counts, total = with_letters(topic, bootstrap_servers, timeout, preview)
+    with as_question():
+        counts, total = with_letters(topic, bootstrap_servers, timeout, preview)
     print(f"{counted(total, 'record')} of {topic} will be dropped permanently", file=sys.stderr)
     settled = 0
     if total and not dry_run:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
-from raftmq.cli.admin_calls import run_admin
+from raftmq.cli.admin_calls import run_admin, run_question
 from raftmq.cli.completion import complete_group, complete_topic
 from raftmq.cli.durations import format_duration
 from raftmq.cli.examples import examples
@@ -276,7 +276,8 @@ def reset_offsets(
     names = [TopicPartition(topic[0], number) for number in partition] if topic and partition else []
     place: Literal["earliest", "latest"] | None = "earliest" if to_earliest else "latest" if to_latest else None
 
-    changes = run_admin(
+    is_question = dry_run or not yes
+    changes = (run_question if is_question else run_admin)(
         bootstrap_servers,
         timeout,
         lambda admin: admin.reset_group_offsets(
@@ -287,13 +288,13 @@ def reset_offsets(
             offsets=offsets or None,
             topics=() if names else topic or (),
             partitions=names,
-            dry_run=dry_run or not yes,
+            dry_run=is_question,
             fence_members=fence_members,
         ),
     )
     if not dry_run and not yes and changes:
         if not fence_members and any(change.before is not None for change in changes):
-            check_no_members(run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_group(group)))
+            check_no_members(run_question(bootstrap_servers, timeout, lambda admin: admin.describe_group(group)))
         print_changes(changes, sys.stderr)
         confirm(f"Reset the offsets of group {group}?", is_agreed=False)
         agreed = {change.partition: change.after for change in changes}
@@ -352,7 +353,7 @@ def delete(
 ) -> None:
     """Delete an empty consumer group and its offsets."""
     if not yes:
-        found = run_admin(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
+        found = run_question(bootstrap_servers, timeout, lambda admin: admin.describe_group(group))
         check_no_members(found)
         print_table(OFFSET_COLUMNS, [offset_row(one) for one in found.offsets], sys.stderr)
         warn_of_missing_partitions(found)

@@ -7,7 +7,7 @@ import sys
 from typing import Annotated
 
 import typer
-from raftmq.cli.admin_calls import run_admin
+from raftmq.cli.admin_calls import run_admin, run_question
 from raftmq.cli.durations import DAY_SECONDS, Duration, DurationRange, format_duration
 from raftmq.cli.exit_codes import reported
 from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, YesOption, confirm
@@ -42,7 +42,7 @@ def forget_names(
     interrupted is written again as a whole when the names of its query were removed. Names that begin with
     spark-batches/ hide Spark's open batches, and are removed only with a --prefix that begins so.
     """
-    found = run_admin(
+    found = run_question(
         bootstrap_servers,
         timeout,
         lambda admin: admin.forget_producer_names(prefix=prefix, unused_seconds=unused_for, dry_run=True),

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
+from raftmq.cli.admin_calls import as_question
 
 if TYPE_CHECKING:
     from raftmq.client.queue.change_arguments import MessageReference
@@ -68,7 +69,8 @@ def show_counts(
     async def ask(queue: Queue[bytes]) -> QueueStats:
         return await queue.stats(tenants_max=0)
 
-    stats = run_queue(topic, bootstrap_servers, timeout, ask)
+    with as_question():
+        stats = run_queue(topic, bootstrap_servers, timeout, ask)
     counts = ", ".join(f"{getattr(stats, state)} {state}" for state in states)
     print(f"messages of {topic}{' before the filters' if is_filtered else ''}: {counts}", file=sys.stderr)
 

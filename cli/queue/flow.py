@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from raftmq.cli.admin_calls import as_question
 from raftmq.cli.durations import DurationRange, format_duration, signed
 from raftmq.cli.exit_codes import reported
 from raftmq.cli.options import (
@@ -102,7 +103,8 @@ def clock(
     async def advance(queue: Queue[bytes]) -> dict[int, float]:
         return await queue.step_clocks()
 
-    differences = run_queue(topic, bootstrap_servers, timeout, ask)
+    with as_question():
+        differences = run_queue(topic, bootstrap_servers, timeout, ask)
     if not step:
         print_clocks(topic, differences, output, "difference")
         return

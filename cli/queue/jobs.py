@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from raftmq.cli.admin_calls import as_question
 from raftmq.cli.exit_codes import reported
 from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, TopicArgument
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
@@ -39,7 +40,8 @@ def jobs(
     async def ask(queue: Queue[bytes]) -> list[QueueJob]:
         return await queue.jobs()
 
-    found = run_queue(topic, bootstrap_servers, timeout, ask)
+    with as_question():
+        found = run_queue(topic, bootstrap_servers, timeout, ask)
     if output is Output.JSON:
         print_json([
             {

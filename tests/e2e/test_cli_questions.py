@@ -131,7 +131,10 @@ def test_a_deletion_of_records_in_some_partitions_is_not_reported_as_not_applied
     done = raftmq(cluster, "topic", "delete-records", "partly", "--before", "1", "-p", "0", "-p", "9", "--yes")
     assert raftmq(cluster, "consume", "partly", "--from-beginning", "-e").stdout == b""
     assert_one_sentence(done, 5, "9")
-    assert raftmq(cluster, "topic", "delete-records", "none", "--before", "1", "-p", "0", "-p", "9", "--yes").returncode == 4
+    assert (
+        raftmq(cluster, "topic", "delete-records", "none", "--before", "1", "-p", "0", "-p", "9", "--yes").returncode
+        == 4
+    )
 
 
 def test_a_confirmed_level_is_reported(cluster: LocalCluster) -> None:

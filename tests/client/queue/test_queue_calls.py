@@ -253,9 +253,7 @@ async def test_a_purge_whose_end_cannot_be_seen_is_not_reported_as_not_applied(
     assert refused.value.outcome is errors.Outcome.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("leaderless", "outcome"), [(0, errors.Outcome.NOT_APPLIED), (2, errors.Outcome.UNKNOWN)]
-)
+@pytest.mark.parametrize(("leaderless", "outcome"), [(0, errors.Outcome.NOT_APPLIED), (2, errors.Outcome.UNKNOWN)])
 async def test_a_pause_of_some_partitions_is_not_reported_as_not_applied(
     hasty: Queue, cluster: FakeCluster, leaderless: int, outcome: errors.Outcome
 ) -> None:
