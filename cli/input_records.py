@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 from raftmq.cli.input_lines import InputFormat
 from raftmq.cli.json_cells import Binary, bytes_of, words_of
+from raftmq.cli.options import OFFSET_MAX
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -80,6 +81,8 @@ def decode_document(line: bytes) -> object:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadLineError(f"it is not JSON: {words_of(error)}") from None
+    except RecursionError:
+        raise BadLineError("its JSON is nested too deeply") from None
 
 
 def field_of(document: object, field: str, option: str) -> bytes | None:
@@ -122,6 +125,8 @@ def record_of_line(line: bytes) -> InputRecord:
         raise BadLineError(f"it does not describe a record: {words_of(error, _RecordLine)}") from None
     if found.timestamp is not None and found.timestamp < 0:
         raise BadLineError("its timestamp is negative")
+    if found.timestamp is not None and found.timestamp > OFFSET_MAX:
+        raise BadLineError(f"its timestamp is above {OFFSET_MAX}")
     headers = tuple((name, bytes_of(value) or b"") for name, value in found.headers)
     return InputRecord(bytes_of(found.key), bytes_of(found.value), headers, found.timestamp)
 

@@ -456,6 +456,7 @@ def test_a_line_without_the_separator_is_refused() -> None:
         (b'{"value": "v", "timestamp": "now"}', "timestamp must be a number or null, not a string"),
         (b"[]", "the line must be an object, not an array"),
         (b"{", "does not describe a record"),
+        (b'{"value": "v", "timestamp": 9223372036854775808}', "its timestamp is above 9223372036854775807"),
     ],
 )
 def test_errors_in_a_record_line_are_phrased_in_json_terms(line: bytes, words: str) -> None:
@@ -463,6 +464,11 @@ def test_errors_in_a_record_line_are_phrased_in_json_terms(line: bytes, words: s
         input_records.record_of_line(line)
     assert words in str(error.value)
     assert "`" not in str(error.value)
+
+
+def test_a_document_that_is_nested_too_deeply_is_an_invalid_line() -> None:
+    with pytest.raises(input_records.BadLineError, match="nested too deeply"):
+        input_records.line_parser(input_lines.InputFormat.JSON)(b"[" * 100_000)
 
 
 def test_a_key_on_the_command_line_is_the_key_of_every_line() -> None:
