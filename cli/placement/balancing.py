@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from raftmq.cli.admin_calls import run_admin, run_question
+from raftmq.cli.admin_calls import as_question, run_admin, run_question
 from raftmq.cli.exit_codes import reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import COUNT_MAX, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.placement.drain import ACTIVE
 from raftmq.cli.placement.moves_text import (
     MOVE_COLUMNS,
     PLAN_COLUMNS,
@@ -59,24 +61,21 @@ def rebalance(
     """Give all brokers equal shares of replicas and leaderships, with few moves.
 
     It works once, also while automatic balancing is off, and ends all pins of partitions that were moved by hand,
-    except with --leaders-only. The command ends when no partition moves any more. The cluster
+    except with --leaders-only. The command ends when no partition moves any more and the preferred leaders lead. The cluster
     does the work: interrupting the command does not stop it.
     """
-    if dry_run:
-        plan = run_question(
-            bootstrap_servers, timeout, lambda admin: admin.rebalance(dry_run=True, leaders_only=leaders_only)
-        )
-        _print_plan(plan, output, "planned")
-        return
 
-    async def balance(admin: Admin) -> RebalancePlan:
-        plan = await admin.rebalance(leaders_only=leaders_only)
-        if wait and _count_of(plan):
-            await wait_until_over("rebalancing", _look(admin, _count_of(plan)))
-        return plan
+    async def balance(admin: Admin) -> tuple[RebalancePlan, int]:
+        with as_question():
+            away = await _leaders_away(admin)
+        plan = await admin.rebalance(dry_run=dry_run, leaders_only=leaders_only)
+        count = _count_of(plan) + away
+        if wait and count and not dry_run:
+            await wait_until_over("rebalancing", _look(admin, count))
+        return plan, away
 
-    plan = run_admin(bootstrap_servers, timeout, balance)
-    _print_plan(plan, output, "moved" if wait else "moving")
+    plan, away = (run_question if dry_run else run_admin)(bootstrap_servers, timeout, balance)
+    _print_plan(plan, away, output, "planned" if dry_run else "moved" if wait else "moving")
 
 
 @reported_question
@@ -169,7 +168,19 @@ def _count_of(plan: RebalancePlan) -> int:
     return plan.replica_move_count + plan.leader_move_count
 
 
-def _print_plan(plan: RebalancePlan, output: Output, result: str) -> None:
+async def _leaders_away(admin: Admin) -> int:
+    """Return how many leaderships brokers that are up lack, compared with the partitions that prefer them, such as after a restart."""
+    topics, cluster = await admin.list_topics(), await admin.describe_cluster()
+    preferred = Counter(one.replica_brokers[0] for topic in topics for one in topic.partitions if one.replica_brokers)
+    lacking = (
+        preferred[one.broker_id] - one.leader_count
+        for one in cluster.brokers
+        if one.is_connected and one.state == ACTIVE
+    )
+    return max(0, sum(max(0, count) for count in lacking) - cluster.partitions_without_leader)
+
+
+def _print_plan(plan: RebalancePlan, away: int, output: Output, result: str) -> None:
     count = _count_of(plan)
     if output is Output.JSON:
         print_json(
@@ -191,6 +202,9 @@ def _print_plan(plan: RebalancePlan, output: Output, result: str) -> None:
         replicas, leaders = counted(plan.replica_move_count, "partition"), counted(plan.leader_move_count, "leadership")
         hint = f": {HINT}" if result == "moving" else ""
         print(f"replicas of {replicas} and {leaders} {result}{hint}")
+    elif away:
+        verb = {"planned": "would return", "moved": "returned", "moving": "return"}[result]
+        print(f"{counted(away, 'leadership')} {verb} to the preferred leaders")
     else:
         print("nothing to move: the brokers have equal shares, as far as hosts and racks permit")
     if plan.pin_count:
@@ -208,18 +222,21 @@ def _pins_of(count: int, *, is_planned: bool) -> str:
 
 
 def _look(admin: Admin, count: int) -> Look:
-    idle_looks = 0
+    idle_looks, last_away = 0, 0
 
     async def look() -> Progress:
-        nonlocal idle_looks
+        nonlocal idle_looks, last_away
         moves = await admin.describe_moves()
-        idle_looks = idle_looks + 1 if moves.is_idle else 0
-        left = len(moves.moves) + moves.waiting_count
+        away, before = await _leaders_away(admin) if moves.is_idle else 0, last_away
+        idle_looks, last_away = idle_looks + 1 if moves.is_idle and not away else 0, away
+        left = len(moves.moves) + moves.waiting_count + away
         return Progress(
             done=max(0, count - left),
             total=max(count, left),
-            sentence=activity_of(moves),
+            sentence=f"{counted(away, 'leadership')} not with the preferred leader yet" if away else activity_of(moves),
             is_over=idle_looks >= IDLE_LOOKS,
+            is_idle=away >= before > 0,
+            obstacle="a broker that should lead is not ready, lags, or started a moment ago: repeat the command later",
         )
 
     return look

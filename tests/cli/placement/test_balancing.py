@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from raftmq.cli.placement import waiting
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.cli.cluster_commands import ClusterCommands
@@ -59,6 +60,30 @@ def test_only_leaderships_are_moved_on_request(commands: ClusterCommands) -> Non
     answer = commands.answer("cluster", "rebalance", "--leaders-only")
     assert (answer["result"], answer["replica_move_count"], answer["leader_move_count"]) == ("moved", 0, 1)
     assert commands.replicas() == [[1, 2], [3, 2], [3, 1]]
+
+
+def test_a_rebalance_waits_for_leaderships_that_return_to_a_restarted_broker(commands: ClusterCommands) -> None:
+    commands.moves.balance = []
+    commands.moves.idle_leaders = 5
+    dry = commands.text("cluster", "rebalance", "--leaders-only", "--dry-run")
+    assert dry == "1 leadership would return to the preferred leaders\n"
+    done = commands.run("cluster", "rebalance", "--leaders-only")
+    assert (done.returncode, done.stdout) == (0, "1 leadership returned to the preferred leaders\n")
+    assert commands.moves.idle_leaders == 0
+    assert done.stderr.splitlines() == [
+        "rebalancing: 1 leadership not with the preferred leader yet",
+        "rebalancing: no partition is moving",
+    ]
+
+
+def test_leaderships_that_do_not_return_are_reported(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.idle_leaders = 1_000_000
+    assert_refused(
+        commands.run("cluster", "rebalance"), 6, "1 leadership not with the preferred leader yet, but a broker"
+    )
 
 
 def test_the_end_of_pins_is_announced_and_reported(commands: ClusterCommands) -> None:

@@ -772,6 +772,9 @@ class FakeBroker(
             self.cluster.moves.late_brokers -= 1
             for entry in brokers:
                 entry.broker.state = "active"
+        if self.cluster.moves.idle_leaders > 0:
+            self.cluster.moves.idle_leaders -= 1
+            brokers[0].leader_count = 0
         return pb.DescribeClusterResponse(
             cluster_id=self.cluster.cluster_id,
             answering_broker_id=self.broker_id,

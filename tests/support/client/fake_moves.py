@@ -41,6 +41,8 @@ class FakeMoves:
     """Number of descriptions during which nothing moves, because a lost replica is rebuilt."""
     unplanned_first: int = 0
     """Number of descriptions before the first move is planned."""
+    idle_leaders: int = 0
+    """Number of descriptions of the cluster in which broker 1 leads nothing, as after a restart."""
     late_brokers: int = 0
     """Number of descriptions of the cluster by a broker that has not learnt of the latest changes."""
     behind: int = 0
