@@ -199,6 +199,7 @@ class LocalCluster:
                 for broker in self._brokers.values():
                     if broker.process is not None:  # reaped, so another process may get its pid
                         guard.stdin.write(f"-{broker.process.pid}\n".encode())
+                guard.stdin.write(b"end\n")  # a child that this process has forked may keep the pipe open
                 guard.stdin.close()
             except BrokenPipeError:
                 pass

@@ -203,6 +203,22 @@ def test_close_kills_all_brokers_even_if_one_dies_during_it(monkeypatch: pytest.
     assert not any(is_alive(pid) for pid in pids)
 
 
+def test_close_does_not_wait_for_a_child_that_was_forked_in_the_meantime() -> None:
+    """Such a child, of a pool of processes for example, keeps the pipe of the guard open."""
+    program = textwrap.dedent(f"""
+        import os, signal, time
+        from raftmq.testing import LocalCluster
+        with LocalCluster(3, command={COMMAND!r}):
+            child = os.fork()
+            if not child:
+                time.sleep(600)
+        print("closed", flush=True)
+        os.kill(child, signal.SIGKILL)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "closed\n"
+
+
 async def test_the_event_loop_runs_while_the_cluster_starts() -> None:
     turns = 0
 
