@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from raftmq.cli.output import Json, counted, some_of
 from raftmq.cli.sizes import format_byte_rate
+from raftmq.cli.times import format_time
 
 if TYPE_CHECKING:
     from raftmq.client.admin.move_descriptions import (
@@ -76,10 +77,8 @@ def activity_of(moves: MovesDescription) -> str:
 
 
 def given_up_of(move: GivenUpMove) -> str:
-    """Describe a move that was given up: ``given up: t/0 to 4: broker 4 is unreachable, … (not planned again before 12:30:00)``."""
-    import datetime as dt
-
-    until = dt.datetime.fromtimestamp(move.retry_at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """Describe a move that was given up: ``given up: t/0 to 4: broker 4 is unreachable, … (not planned again before 2026-01-31T12:30:00Z)``."""
+    until = format_time(move.retry_at_ms)
     route = f"{move.topic}/{move.partition} to {brokers(move.to_broker_ids)}"
     return f"given up: {route}: {move.reason} (not planned again before {until})"
 

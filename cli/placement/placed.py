@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from raftmq.cli.exit_codes import CommandError, ExitCode
 from raftmq.cli.output import counted
 from raftmq.cli.placement.moves_text import activity_of, brokers, given_up_of, stuck_of, without_place_of
 from raftmq.cli.placement.waiting import Look, Progress
@@ -24,6 +25,8 @@ def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -
     async def look() -> Progress:
         moves = await admin.describe_moves()
         described = await admin.describe_topic(topic, ask_leaders=True)
+        if number >= len(described.partitions):
+            raise CommandError(f"partition {topic}/{number} was deleted in the meantime", ExitCode.UNKNOWN_OUTCOME)
         partition = described.partitions[number]
         in_sync = _in_sync(partition)
         is_moving = any((move.topic, move.partition) == (topic, number) for move in moves.moves)

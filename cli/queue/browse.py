@@ -127,7 +127,8 @@ def show(
     with_values: bool,
 ) -> None:
     """Print messages as a table, or as JSON lines as they arrive."""
-    if limit is None and output is Output.TEXT:
+    is_cut = limit is None and output is Output.TEXT
+    if is_cut:
         limit = TEXT_ROWS_MAX + 1
 
     async def read(queue: Queue[bytes]) -> list[tuple[object, ...]]:
@@ -151,7 +152,7 @@ def show(
 
     rows = run_queue(topic, bootstrap_servers, timeout, read)
     if output is Output.TEXT:
-        shown = rows[:-1] if len(rows) == TEXT_ROWS_MAX + 1 == limit else rows
+        shown = rows[:TEXT_ROWS_MAX] if is_cut else rows
         print_table((*COLUMNS, "value" if with_values else "note"), shown)
         if len(shown) < len(rows):
             print(f"there are more than {TEXT_ROWS_MAX} messages: use a filter, -n or --output json", file=sys.stderr)

@@ -31,9 +31,11 @@ class State(StrEnum):
 
 
 def whole_rate(text: str | int) -> int:
-    """Convert ``100/s`` to messages per second. Raises `typer.BadParameter` for less than one per second."""
+    """Convert ``100/s`` to messages per second, and ``0`` to no limit. Raises `typer.BadParameter` for less than one per second."""
     if not isinstance(text, str):  # the default
         return text
+    if text == "0":
+        return 0
     rate: Rate = parse_rate(text)
     if rate < 1:
         raise typer.BadParameter(f"{text!r} is less than 1/s")

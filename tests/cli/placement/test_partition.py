@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from raftmq.cli.placement import waiting
+from raftmq.client.base.loop_thread import LoopThread
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.cli.cluster_commands import ClusterCommands
@@ -69,6 +70,21 @@ def test_a_move_that_never_arrives_is_stuck_and_says_so(
     assert_refused(
         done, 6, "moving orders/0: in sync on 1, 2, no partition is moving, but the cluster plans no further"
     )
+
+
+def test_a_move_in_a_topic_that_was_created_again_ends_with_a_sentence(commands: ClusterCommands) -> None:
+    commands.moves.is_frozen = True
+
+    async def create_again() -> None:
+        commands.cluster.delete_topic("orders")
+        commands.cluster.create_topic("orders", partitions=1)
+
+    with commands.process("partition", "move", "orders", "2", "--to", "2,1") as process:
+        commands.wait_described(1)
+        LoopThread.get().run(create_again())
+        assert process.wait(60) == 5
+        assert process.stderr is not None
+        assert process.stderr.read().endswith(b"raftmq: partition orders/2 was deleted in the meantime\n")
 
 
 def test_without_waiting_a_move_is_made_in_the_background(commands: ClusterCommands) -> None:

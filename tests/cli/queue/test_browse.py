@@ -68,6 +68,8 @@ def test_a_long_table_is_cut_with_a_note(jobs: QueueCommands, monkeypatch: pytes
     assert len(done.stdout.splitlines()) == 4
     assert done.stderr == "there are more than 3 messages: use a filter, -n or --output json\n"
     assert len(jobs.lines("queue", "browse", "jobs")) == 4
+    assert "more than" not in jobs.run("queue", "browse", "jobs", "-n", "4").stderr
+    assert len(jobs.text("queue", "browse", "jobs", "-n", "4").splitlines()) == 5
     monkeypatch.setattr(browse, "TEXT_ROWS_MAX", 4)
     done = jobs.run("queue", "browse", "jobs")
     assert (len(done.stdout.splitlines()), done.stderr) == (5, "")

@@ -135,6 +135,11 @@ def test_wrong_options_are_refused(jobs: QueueCommands, options: tuple[str, ...]
     assert_refused(jobs.run("queue", *options), 2, words)
 
 
+def test_the_rate_0_is_no_limit(jobs: QueueCommands) -> None:
+    jobs.text("queue", "redrive", "jobs", "--rate", "0", "--yes")
+    assert [request.messages_per_second for request in jobs.cluster.job_requests] == [0]
+
+
 def test_an_interrupted_command_says_that_the_work_continues(jobs: QueueCommands) -> None:
     jobs.cluster.is_job_endless = True
     with jobs.process("queue", "purge", "jobs", "--yes") as process:
