@@ -5,6 +5,7 @@ This module must not import the SDK, so that ``raftmq --version`` stays quick.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -153,8 +154,9 @@ def in_options(sentence: str) -> str:
 
 
 def print_error(sentence: str) -> None:
-    """Print one sentence on standard error."""
-    print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)
+    """Print one sentence on standard error. If that is full or closed, the exit code still tells."""
+    with contextlib.suppress(OSError):
+        print(f"raftmq: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def reported(command: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

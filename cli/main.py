@@ -110,11 +110,12 @@ app.command(
 )(doctor.doctor)
 
 
+@reported_question
 def _show_version(wanted: bool) -> None:
     if wanted:
         import importlib.metadata
 
-        print(f"raftmq {importlib.metadata.version('raftmq')}")
+        print(f"raftmq {importlib.metadata.version('raftmq')}", flush=True)
         raise typer.Exit
 
 

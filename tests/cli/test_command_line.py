@@ -227,9 +227,15 @@ def run_in_shell(line: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
-    done = run_in_shell("raftmq config show > /dev/full")
+@pytest.mark.parametrize("command", ["config show", "--version"])
+def test_a_full_disk_behind_standard_output_is_one_sentence(command: str) -> None:
+    done = run_in_shell(f"raftmq {command} > /dev/full")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "raftmq: no space left on device\n")
+
+
+@pytest.mark.parametrize("errors", ["2> /dev/full", "2>&-"])
+def test_a_full_disk_behind_standard_error_leaves_the_exit_code_as_it_is(errors: str, nobody: str) -> None:
+    assert run_in_shell(f"raftmq topic list --bootstrap-servers {nobody} --timeout 200ms {errors}").returncode == 3
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
