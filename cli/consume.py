@@ -6,7 +6,9 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 POLL_MS = 500
 """How long one poll waits for records. A Ctrl-C is still noticed immediately."""
 POLL_RECORDS = 10_000
+STALLED_SECONDS = 2.0
+"""Time after a signal in which the reader of the output may take the records that it still gets."""
 
 
 class RecordOutput(StrEnum):
@@ -279,9 +283,8 @@ async def print_records(
         polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
         for found in polled.values():
             records = found if matches is None else list(filter(matches, found))
-            sys.stdout.buffer.writelines(map(show, records))
+            await write_out(b"".join(map(show, records)))
             left = left - len(records) if left is not None else None
-        sys.stdout.buffer.flush()
         if polled:
             heard_at = loop.time()
         elif is_reader_gone(sys.stdout.fileno()):
@@ -289,6 +292,48 @@ async def print_records(
         elif loop.time() - heard_at > silence_seconds:
             await check_that_cluster_answers(consumer, silence_seconds, names)
             heard_at = loop.time()
+
+
+async def write_out(data: bytes) -> None:
+    """Write to standard output in a daemon thread: a reader that has stalled, such as a pager, keeps neither a signal nor the session waiting.
+
+    Raises:
+        CommandError: A signal came, and the reader does not take the rest. The records are then not committed.
+    """
+    import asyncio
+
+    if not data:
+        return
+    loop = asyncio.get_running_loop()
+    written: asyncio.Future[OSError | None] = loop.create_future()
+
+    def finish(error: OSError | None) -> None:
+        if not written.done():
+            written.set_result(error)
+
+    def write() -> None:
+        problem: OSError | None = None
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(sys.stdout.fileno(), rest) :]
+        except OSError as error:
+            problem = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(finish, problem)
+
+    threading.Thread(target=write, name="raftmq-output", daemon=True).start()
+    try:
+        await asyncio.wait([written])
+    except asyncio.CancelledError:
+        await asyncio.wait([written], timeout=STALLED_SECONDS)
+        if not written.done():
+            raise CommandError("the reader of the output has stopped reading", ExitCode.INTERRUPTED) from None
+        if written.result() is None:
+            raise
+    error = written.result()
+    if error is not None:
+        raise error
 
 
 async def check_that_cluster_answers(consumer: Consumer, silence_seconds: float, names: list[TopicPartition]) -> None:

@@ -246,6 +246,22 @@ def test_a_signal_commits_the_printed_records_and_leaves_the_group(
     assert found["members"] == []
 
 
+def test_a_signal_ends_a_command_whose_reader_has_stalled(cluster: LocalCluster) -> None:
+    """The command waited in a write to the full pipe, and no signal but SIGKILL ended it."""
+    assert raftmq(cluster, "topic", "create", "stalled", "--partitions", "1").returncode == 0
+    assert raftmq(cluster, "produce", "stalled", stdin=(b"x" * 999 + b"\n") * 300).returncode == 0
+    with started(cluster, "consume", "stalled", "--group", "stalled", "--from-beginning") as consumer:
+        assert consumer.stdout is not None
+        consumer.stdout.read(1)
+        consumer.send_signal(signal.SIGTERM)
+        assert consumer.wait(20) == 130
+        assert consumer.stderr is not None
+        assert consumer.stderr.read() == b"raftmq: the reader of the output has stopped reading\n"
+    found = described(cluster, "stalled")
+    assert [one["committed"] for one in found["offsets"]] == [None]
+    assert found["members"] == []
+
+
 def described_or_nothing(cluster: LocalCluster, group: str) -> list[Any]:
     done = raftmq(cluster, "group", "describe", group, "-o", "json")
     members: list[Any] = json.loads(done.stdout)["members"] if done.returncode == 0 else []
