@@ -356,10 +356,11 @@ def print_removal(removal: BrokerRemoval) -> None:
     if removal.without_majority_count:
         names = [f"{topic}/{partition}" for topic, partition in removal.without_majority]
         is_one = removal.without_majority_count == 1
-        has, stay, their = ("has", "stays", "its") if is_one else ("have", "stay", "their")
+        has, stay, them = ("has", "stays", "it") if is_one else ("have", "stay", "them")
         print(
             f"{counted(removal.without_majority_count, 'partition')} {has} no majority of replicas within reach and {stay} unavailable "
-            f"until {their} other brokers are back: {some_of(names, removal.without_majority_count)}"
+            f"until enough other brokers of {them}, if there are any, are back (raftmq cluster recover): "
+            f"{some_of(names, removal.without_majority_count)}"
         )
 
 

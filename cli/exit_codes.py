@@ -52,7 +52,7 @@ class ExitCode(IntEnum):
     """The cluster refused the command because of its state (there is no such topic, there are too few brokers, a broker
     is being drained), or another process uses the directory. Nothing was applied."""
     UNKNOWN_OUTCOME = 5
-    """The command may have been applied: check before trying again."""
+    """The command may have been applied, or was applied in part: check before trying again."""
     BAD_DATA = 6
     """A problem was found: by `doctor` or `cluster status`, a stored batch that cannot be read, an input line that is
     not a record, a record that a worker's handler gave up, or moves of partitions that are stuck."""
