@@ -32,7 +32,7 @@ from raftmq.cli.queue.calls import show_counts
 from raftmq.cli.topic_contents import LOG_KIND, QUEUE_KIND, check_is_log, contents_of, trimmed_rows
 from raftmq.cli.topic_settings import parse_settings
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
-from raftmq.errors import Outcome, RaftMQError, TopicAlreadyExistsError, TopicKindMismatchError, UnknownTopicError
+from raftmq.errors import Outcome, RaftMQError, TopicAlreadyExistsError
 
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
@@ -411,11 +411,12 @@ def delete_records(
     if (before is None) != delete_all:
         raise typer.BadParameter("give --before OFFSET or --all")
     shown: dict[int, int] = {}
-    if not yes:
+    if not yes or before is not None:
         topic = run_question(bootstrap_servers, timeout, lambda admin: admin.describe_topic(name, ask_leaders=True))
         check_is_log(topic)
         rows = trimmed_rows(topic, before, partition)
-        print_table(("partition", "first offset", "will be", "end"), rows, sys.stderr)
+        if not yes:
+            print_table(("partition", "first offset", "will be", "end"), rows, sys.stderr)
         shown = {number: after if isinstance(after, int) else -1 for number, _, after, _ in rows}
     what = "all records" if delete_all else f"the records below offset {before}"
     where = f"partition {', '.join(map(str, partition))}" if partition else "every partition"
@@ -429,8 +430,7 @@ def delete_records(
         try:
             return await admin.delete_records({TopicPartition(name, n): offset for n, offset in wanted.items()})
         except RaftMQError as error:
-            is_partial = len(wanted) > 1 and -1 not in wanted.values()  # ends are looked up before anything is deleted
-            if is_partial and not isinstance(error, UnknownTopicError | TopicKindMismatchError):
+            if len(wanted) > 1 and -1 not in wanted.values():  # ends are looked up before anything is deleted
                 error.outcome = Outcome.UNKNOWN  # other partitions may have been trimmed
             raise
 

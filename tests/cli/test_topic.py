@@ -48,3 +48,11 @@ def test_the_messages_of_a_queue_are_counted_before_it_is_deleted(jobs: QueueCom
 
 def test_records_of_a_queue_cannot_be_deleted(jobs: QueueCommands) -> None:
     assert_refused(jobs.run("topic", "delete-records", "jobs", "--all"), 4, "raftmq queue purge")
+
+
+def test_records_deleted_beside_a_partition_without_leader_are_not_reported_as_not_applied(jobs: QueueCommands) -> None:
+    """Nothing was applied, says exit code 3."""
+    jobs.cluster.create_topic("log", partitions=3)
+    jobs.cluster.move_leader("log", 1, 0)
+    done = jobs.run("topic", "delete-records", "log", "--before", "0", "--yes", "--timeout", "1s")
+    assert_refused(done, 5, "log/1")
