@@ -146,35 +146,48 @@ class ArchiveTable:
 
     # ------------------------------------------------------------------------------------------------------------ writing
 
-    def is_archived(self, query: str, batch: int) -> bool:
-        """Return whether a batch is archived. Raises as `check_owner`."""
+    def is_archived(self, query: str, batch: int, position: Position) -> bool:
+        """Return whether a batch, with the position after it, is archived.
+
+        Raises `InvalidOptionError` as `check_owner`, and for a checkpoint that is older or newer than the archive: its batches have other records
+        under numbers that are taken, or the archive would lack those of the batches in between.
+        """
+        self.check_owner(query)
+        self.convert()
         self._log.refresh(self.table)
         self.check_owner(query)
-        return self.table.transactions.get(query, -1) >= batch
+        done = self.table.transactions.get(query, -1)
+        if done + 1 == batch:
+            return False
+        if done < batch:
+            raise InvalidOptionError(
+                f"the archive is older than the checkpoint: it lacks batch {done + 1}, and the next one is {batch}; restore the latest archive,"
+                " or begin another one with another checkpoint"
+            )
+        has_positions = any(
+            name.startswith(f"{POSITION}/") for name in self.table.transactions
+        )  # earlier releases wrote none
+        if done > batch or (has_positions and _moves(self.table, position)):
+            raise InvalidOptionError(
+                f"the checkpoint is older than the archive: its batch {batch} ends at other offsets than the one in the archive, which has"
+                f" batches up to {done}; restore the latest checkpoint, or begin another archive"
+            )
+        return True
 
     def add_batch(self, rows: DataFrame, query: str, batch: int, position: Position) -> int:
         """Add the records of a batch, with the position after it, unless they are there. Return the number of added records.
 
         Raises `InvalidOptionError` if another job, with another checkpoint, has begun the archive.
         """
-        self.convert()
         files = self._write(rows.withColumns(_dated()), new_folder(batch, batch, now_ms()))
 
         def decide(table: Table) -> list[Action]:
             self.check_owner(query)
             if table.transactions.get(query, -1) >= batch:
                 return []  # another process with the same checkpoint was faster
-            positions = {
-                f"{POSITION}/{partition.topic}/{position.topics[partition.topic].topic_id}/{partition.partition}": offset
-                for partition, offset in position.partitions()
-            }
-            moved = [
-                transaction(name, offset)
-                for name, offset in positions.items()
-                if table.transactions.get(name) != offset
-            ]
             begun = [] if table.exists else _first_actions()
-            return [*begun, transaction(query, batch), *moved, *(file.add(is_change=True) for file in files)]
+            added = (file.add(is_change=True) for file in files)
+            return [*begun, transaction(query, batch), *_moves(table, position), *added]
 
         if not self._log.commit(self.table, "STREAMING UPDATE", decide):
             return 0
@@ -300,6 +313,15 @@ def _dated() -> dict[str, Any]:
     from pyspark.sql import functions as f
 
     return {"date": f.expr(DATE)}
+
+
+def _moves(table: Table, position: Position) -> list[Action]:
+    """Return the actions that give the table the position."""
+    offsets = {
+        f"{POSITION}/{partition.topic}/{position.topics[partition.topic].topic_id}/{partition.partition}": offset
+        for partition, offset in position.partitions()
+    }
+    return [transaction(name, offset) for name, offset in offsets.items() if table.transactions.get(name) != offset]
 
 
 def _folder_of(path: str) -> str:

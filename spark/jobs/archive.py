@@ -50,7 +50,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings, stop: Stop) -> int:
     """Archive the existing records, or all records until stopped. Returns an exit code.
 
     Raises:
-        InvalidOptionError: a topic does not exist, or the archive was begun under another checkpoint.
+        InvalidOptionError: a topic does not exist, or the archive was begun under another checkpoint, or one of the two is older.
         Exception: the error that ended the query, if it failed.
     """
     check_topics(settings.servers, settings.topics)
@@ -67,8 +67,9 @@ def archive(spark: SparkSession, settings: ArchiveSettings, stop: Stop) -> int:
 
     def write(batch: DataFrame, batch_id: int) -> None:
         query = query_id(batch)
-        if not table.is_archived(query, batch_id):
-            table.add_batch(batch, query, batch_id, position_after(spark, settings.checkpoint, batch_id))
+        position = position_after(spark, settings.checkpoint, batch_id)
+        if not table.is_archived(query, batch_id, position):
+            table.add_batch(batch, query, batch_id, position)
 
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", settings.checkpoint)
     if settings.trigger_seconds is None:

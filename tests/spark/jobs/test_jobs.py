@@ -29,7 +29,15 @@ from raftmq.spark.jobs.audit import AuditSettings, audit
 from raftmq.spark.jobs.compact import compact
 from raftmq.spark.jobs.mirror import MirrorSettings, mirror
 from raftmq.spark.jobs.replay import DONE, ReplaySettings, replay
-from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, open_session
+from raftmq.spark.jobs.running import (
+    EXIT_OK,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    EXIT_VIOLATION,
+    Stop,
+    explain,
+    open_session,
+)
 
 from tests.support.spark.job_run import archived, command, content, produce
 from tests.support.spark.reading import read_all
@@ -104,6 +112,40 @@ def test_a_topic_is_archived_compacted_and_replayed_each_record_once(
         == EXIT_STOPPED
     )
     assert len(read_all(servers, target)) == 100
+
+
+def test_a_checkpoint_that_is_older_or_newer_than_its_archive_is_refused(
+    spark: Spark, servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
+):
+    """Its next batch had a number that the archive has, so its records were never archived, and the job ended with 0."""
+    source, folder, point = topic(partitions=2), tmp_path / "archive", tmp_path / "checkpoint"
+    settings = ArchiveSettings(servers, (source,), {}, str(folder), str(point), None)
+    for start in (0, 10, 20):
+        produce(producer, source, start, start + 10, partitions=2)
+        assert archive(spark, settings, Stop()) == EXIT_OK
+        shutil.copytree(point, tmp_path / f"backup-{start}")
+    produce(producer, source, 30, 40, partitions=2)
+    for start in (10, 0):  # one batch and two batches behind
+        shutil.rmtree(point)
+        shutil.copytree(tmp_path / f"backup-{start}", point)
+        with pytest.raises(Exception, match="the checkpoint is older than the archive") as refused:
+            archive(spark, settings, Stop())
+        assert explain(refused.value)[0] == EXIT_USAGE
+    assert len(archived(spark, folder)) == 30
+    shutil.rmtree(point)
+    shutil.copytree(tmp_path / "backup-20", point)
+    assert archive(spark, settings, Stop()) == EXIT_OK
+    assert len(archived(spark, folder)) == 40
+
+    produce(producer, source, 40, 50, partitions=2)
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(
+        Exception, match="the archive is older than the checkpoint: it lacks batch 0, and the next one is 4"
+    ):
+        archive(spark, settings, Stop())  # the archive would begin with the new records
+    (tmp_path / "moved").rename(folder)
+    assert archive(spark, settings, Stop()) == EXIT_OK
+    assert len(archived(spark, folder)) == 50
 
 
 def entries(spark: Spark, folder: Path) -> list[Entry]:
