@@ -43,7 +43,9 @@ FOLDERS_OF_PATH: Final = {
 }
 """The columns that are in a file's path, as SQL. Spark skips files that a filter on them excludes."""
 _DAY_MICROS: Final = 86_400_000_000
-_DAY: Final = f"CAST((unix_micros(timestamp) - pmod(unix_micros(timestamp), {_DAY_MICROS})) div {_DAY_MICROS} AS INT)"
+_DAY: Final = (  # rounded down without a number below the least timestamp, which does not fit
+    f"CAST(unix_micros(timestamp) div {_DAY_MICROS} - CAST(unix_micros(timestamp) % {_DAY_MICROS} < 0 AS INT) AS INT)"
+)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS: Final = tuple((bound - date(1970, 1, 1)).days for bound in (date.min, date.max))
 DATE: Final = f"CASE WHEN {_DAY} BETWEEN {_DAYS[0]} AND {_DAYS[1]} THEN date_from_unix_date({_DAY}) END"

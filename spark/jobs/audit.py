@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from raftmq.spark.archive.folder import Folder
+from raftmq.spark.archive.table import DATE
 from raftmq.spark.errors import InvalidOptionError
 from raftmq.spark.jobs.running import EXIT_OK, EXIT_STOPPED, EXIT_VIOLATION, Stop, check_topics, say
 
@@ -30,6 +31,8 @@ SAMPLE_BYTES: Final = 200
 """Bytes of a key or value shown in an example."""
 HOURS_MAX: Final = 10_000
 """Number of hours reported, the latest ones. Producers may write any timestamps, so there can be as many hours as records."""
+HOUR: Final = f"CASE WHEN ({DATE}) IS NOT NULL THEN CAST(date_trunc('HOUR', timestamp) AS STRING) END"
+"""The hour of a record's timestamp (UTC) as SQL, as text because Python would show it in its own zone. Null outside the years 1 to 9999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +316,9 @@ def _check_order(rows: DataFrame, position: Part, findings: Findings) -> None:
     )
     keyed = keyed.where("position IS NOT NULL")
     in_key = Window.partitionBy("topic", "partition", "key").orderBy("offset")
-    before = keyed.withColumn("position_before", f.lag("position").over(in_key))
-    findings.add("out_of_order", _shown(before.where("position < position_before"), "key"))
+    before = keyed.withColumn("position_before", f.lag("position").over(in_key)).where("position < position_before")
+    as_text = {name: f.col(name).cast("string") for name in ("position", "position_before")}  # Python has no year 10000
+    findings.add("out_of_order", _shown(before.withColumns(as_text), "key"))
 
 
 def _shown(rows: DataFrame, column: str) -> DataFrame:
@@ -327,9 +331,9 @@ def _shown(rows: DataFrame, column: str) -> DataFrame:
 def _report_hours(rows: DataFrame) -> None:
     from pyspark.sql import functions as f
 
-    hours = rows.groupBy("topic", f.date_trunc("hour", "timestamp").alias("hour")).count()
+    hours = rows.groupBy("topic", f.expr(HOUR).alias("hour")).count()
     latest = hours.orderBy(f.desc("hour"), "topic").limit(HOURS_MAX + 1).collect()
     if len(latest) > HOURS_MAX:
         say("hours_left_out", after=HOURS_MAX, reason="only the latest are shown")
     for row in reversed(latest[:HOURS_MAX]):
-        say("hour", topic=row["topic"], hour=str(row["hour"]), records=row["count"])
+        say("hour", topic=row["topic"], hour=row["hour"], records=row["count"])

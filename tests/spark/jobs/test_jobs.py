@@ -148,6 +148,43 @@ def test_a_checkpoint_that_is_older_or_newer_than_its_archive_is_refused(
     assert len(archived(spark, folder)) == 50
 
 
+LEAST_TIME_MS = -(2**63 - 1)
+
+
+def test_records_with_any_timestamp_are_archived_replayed_and_audited(
+    spark: Spark,
+    servers: str,
+    topic: Callable[..., str],
+    producer: sync.Producer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """One record ended every archive of its topic and every audit: the day of the earliest times does not fit, and Python has no year 10000."""
+    source, target = topic(), topic()
+    for time_ms in (1_700_000_000_000, 1_700_000_000_000_000, -100_000_000_000_000, -1, LEAST_TIME_MS, -LEAST_TIME_MS):
+        producer.send(source, b"v", key=b"k", timestamp_ms=time_ms, partition=0).result(30)
+    settings = ArchiveSettings(servers, (source,), {}, str(tmp_path / "a"), str(tmp_path / "c"), None)
+    assert archive(spark, settings, Stop()) == EXIT_OK
+    back = ReplaySettings({"bootstrap.servers": servers}, settings.archive, str(tmp_path / "r"), target, True, 1)
+    assert replay(spark, back, Stop()) == EXIT_OK
+    assert (
+        content(read_all(servers, target))[:4] == content(read_all(servers, source))[:4]
+    )  # Spark has no times of the last two
+
+    capsys.readouterr()
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert audit(spark, AuditSettings(servers, (source,), {}, None, "timestamp", None), Stop()) == EXIT_VIOLATION
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    found = report(capsys.readouterr().out)
+    assert found["hours"] == {"2023-11-14 22:00:00": 1, "1969-12-31 23:00:00": 1, None: 4}
+    assert found["violations"] == {"out_of_order": 2}
+
+
 def entries(spark: Spark, folder: Path) -> list[Entry]:
     return ArchiveTable(spark, str(folder)).entries()
 
