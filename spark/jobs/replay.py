@@ -51,6 +51,7 @@ class Plan:
     writer_name: str
     tasks: int
     entries: list[Entry]
+    topic: str | None
 
 
 def replay(spark: SparkSession, settings: ReplaySettings, stop: Stop) -> int:
@@ -74,22 +75,35 @@ def replay(spark: SparkSession, settings: ReplaySettings, stop: Stop) -> int:
 
 
 def _plan(spark: SparkSession, folder: Folder, settings: ReplaySettings) -> Plan:
-    """Return the plan in the checkpoint, or a new one."""
+    """Return the plan in the checkpoint, or a new one. Raises `InvalidOptionError` for the checkpoint of another replay."""
     text = folder.read(PLAN)
+    archived = ArchiveTable(spark, settings.archive)
     if text is None:
-        plan = Plan(f"replay-{uuid4()}", settings.tasks, ArchiveTable(spark, settings.archive).entries())
+        plan = Plan(f"replay-{uuid4()}", settings.tasks, archived.entries(), settings.topic)
         if not plan.entries:
             raise InvalidOptionError(f"there is no archive in {settings.archive}")
         folder.write(PLAN, json.dumps(asdict(plan)))
         return plan
     fields = json.loads(text)
-    return Plan(fields["writer_name"], fields["tasks"], [Entry(**entry) for entry in fields["entries"]])
+    topic = fields.get("topic", settings.topic)  # earlier releases did not keep it
+    plan = Plan(fields["writer_name"], fields["tasks"], [Entry(**entry) for entry in fields["entries"]], topic)
+    if topic != settings.topic or archived.owner != plan.entries[0].query_id:
+        raise InvalidOptionError(
+            f"the checkpoint {settings.checkpoint} is that of a replay of another archive, or to another topic, whose finished parts would"
+            " be left out: use another folder"
+        )
+    return plan
 
 
 def _write(spark: SparkSession, settings: ReplaySettings, plan: Plan, number: int) -> None:
-    rows = ArchiveTable(spark, settings.archive).rows_of([plan.entries[number]])
+    entry = plan.entries[number]
+    rows = ArchiveTable(spark, settings.archive).rows_of([entry])
     if rows is None:
         raise ValueError("an entry without records has no files to write")
+    if (found := rows.count()) != entry.records:  # from the ends of the files
+        raise RuntimeError(
+            f"{entry.folder_name} in the archive has {found} of its {entry.records} records: files are missing"
+        )
     columns = ["key", "value", "headers", "topic", "timestamp", "offset"]
     if settings.keeps_partitions:
         columns.append("partition")

@@ -185,6 +185,33 @@ def test_records_with_any_timestamp_are_archived_replayed_and_audited(
     assert found["violations"] == {"out_of_order": 2}
 
 
+def test_a_replay_without_all_of_its_records_or_with_the_checkpoint_of_another_one_fails(
+    spark: Spark, servers: str, topic: Callable[..., str], producer: sync.Producer, tmp_path: Path
+):
+    """Both ended with 0: the records of files that are missing, and those of finished entries, were silently left out."""
+    source, target, other = topic(), topic(), topic()
+    folders = []
+    for name in ("a", "b"):
+        produce(producer, source, 0, 5, partitions=1)
+        folders.append(tmp_path / name)
+        settings = ArchiveSettings(servers, (source,), {}, str(tmp_path / name), str(tmp_path / f"c{name}"), None)
+        assert archive(spark, settings, Stop()) == EXIT_OK
+    back = ReplaySettings({"bootstrap.servers": servers}, str(folders[0]), str(tmp_path / "r"), target, True, 1)
+    assert replay(spark, back, Stop()) == EXIT_OK
+    for another in (replace(back, topic=other), replace(back, topic=None), replace(back, archive=str(folders[1]))):
+        with pytest.raises(InvalidOptionError, match="is that of a replay of another archive, or to another topic"):
+            replay(spark, another, Stop())
+    (tmp_path / "r" / DONE).unlink()
+    assert replay(spark, back, Stop()) == EXIT_OK
+    assert len(read_all(servers, target)) == 5
+
+    file, *_ = folders[0].glob("data/*/*/*/*.parquet")
+    file.unlink()
+    with pytest.raises(RuntimeError, match=r"has \d of its 5 records: files are missing"):
+        replay(spark, replace(back, topic=other, checkpoint=str(tmp_path / "r2")), Stop())
+    assert read_all(servers, other) == []
+
+
 def entries(spark: Spark, folder: Path) -> list[Entry]:
     return ArchiveTable(spark, str(folder)).entries()
 
