@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from raftmq.client.admin.recovery import PartitionRecovery
 
 ENDS: Final = "ends.json"
+TOPICS: Final = "topics.json"
+"""The ids of the topics to which the ends belong. A topic that was deleted and created again has another one."""
 RECOVERIES: Final = "recoveries.json"
 """The recoveries that earlier audits have reported."""
 SAMPLES: Final = 10
@@ -89,7 +91,7 @@ def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
     findings = Findings()
     _check_recoveries(unseen, starts, findings, is_accepted=settings.accepts_recoveries)
     # fix the ends now: all passes below must see the same records, even if more are written
-    ends = _ends(settings)
+    ends, topic_ids = _ends(settings)
     reader = (
         spark.read.format("raftmq")
         .options(**settings.source)
@@ -128,6 +130,7 @@ def audit(spark: SparkSession, settings: AuditSettings, stop: Stop) -> int:
         folder = Folder(spark, settings.checkpoint)
         # the ends come first: a crash between the two repeats a report instead of losing one
         folder.write(ENDS, json.dumps(ends, sort_keys=True))
+        folder.write(TOPICS, json.dumps(topic_ids, sort_keys=True))
         folder.write(RECOVERIES, json.dumps([_mark_of(one) for one in recovered]))
     return EXIT_OK
 
@@ -139,28 +142,35 @@ Offsets = dict[str, dict[str, int]]
 def _starts(spark: SparkSession, settings: AuditSettings) -> Offsets:
     if settings.checkpoint is None:
         return {}
-    found: Offsets = json.loads(Folder(spark, settings.checkpoint).read(ENDS) or "{}")
+    folder = Folder(spark, settings.checkpoint)
+    found: Offsets = json.loads(folder.read(ENDS) or "{}")
     if not found:
         return {}
-    # partitions created since begin at their earliest offset
+    known: dict[str, int] = json.loads(folder.read(TOPICS) or "{}")  # earlier releases did not keep them
+    ends, topic_ids = _ends(settings)
+    same = {topic: found.get(topic, {}) for topic, number in topic_ids.items() if known.get(topic, number) == number}
+    # topics and partitions created since begin at their earliest offset
     return {
-        topic: {partition: found.get(topic, {}).get(partition, -2) for partition in partitions}
-        for topic, partitions in _ends(settings).items()
+        topic: {partition: same.get(topic, {}).get(partition, -2) for partition in partitions}
+        for topic, partitions in ends.items()
     }
 
 
-def _ends(settings: AuditSettings) -> Offsets:
+def _ends(settings: AuditSettings) -> tuple[Offsets, dict[str, int]]:
+    """Return the ends of all partitions, and the id of each topic."""
     from raftmq.sync import Admin, Consumer
     from raftmq.types import TopicPartition
 
     servers = settings.servers
     with Admin(bootstrap_servers=servers) as admin, Consumer(bootstrap_servers=servers) as consumer:
         found: Offsets = {}
+        topic_ids: dict[str, int] = {}
         for topic in settings.topics:
-            count = len(admin.describe_topic(topic).partitions)
-            ends = consumer.end_offsets([TopicPartition(topic, n) for n in range(count)])
+            about = admin.describe_topic(topic)
+            topic_ids[topic] = about.topic_id
+            ends = consumer.end_offsets([TopicPartition(topic, n) for n in range(len(about.partitions))])
             found[topic] = {str(partition.partition): offset for partition, offset in ends.items()}
-        return found
+        return found, topic_ids
 
 
 def _recoveries(settings: AuditSettings) -> list[PartitionRecovery]:

@@ -212,6 +212,31 @@ def test_a_replay_without_all_of_its_records_or_with_the_checkpoint_of_another_o
     assert read_all(servers, other) == []
 
 
+def test_an_audit_begins_again_with_a_topic_that_was_created_again(
+    spark: Spark,
+    servers: str,
+    topic: Callable[..., str],
+    producer: sync.Producer,
+    admin: sync.Admin,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    """The first records of the new topic, as many as the old one had, were never audited."""
+    name = topic()
+    produce(producer, name, 0, 6, partitions=1)
+    settings = AuditSettings(servers, (name,), {}, "header:id", None, str(tmp_path / "audit"))
+    assert audit(spark, settings, Stop()) == EXIT_OK
+    admin.delete_topic(name)
+    admin.create_topic(name, partitions=1, replication_factor=1)
+    with sync.Producer(bootstrap_servers=servers) as another:
+        for number in (1, 1, *range(2, 10)):
+            produce(another, name, number, number + 1, partitions=1)
+    capsys.readouterr()
+    assert audit(spark, settings, Stop()) == EXIT_VIOLATION
+    found = report(capsys.readouterr().out)
+    assert (found["records"], found["violations"]) == (10, {"duplicates": 1})
+
+
 def entries(spark: Spark, folder: Path) -> list[Entry]:
     return ArchiveTable(spark, str(folder)).entries()
 
