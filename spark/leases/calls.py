@@ -7,6 +7,7 @@ ended, or which somebody settled before, is left as it is.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
@@ -124,12 +125,16 @@ async def _ask_leaders(
     found: list[LeasedBlock] = []
     failures: list[RaftMQError] = []
     loop = asyncio.get_running_loop()
-    # nothing renews the first leases before the last ones are here, and an ended one would come twice
-    ends_at = loop.time() + wanted.lease_ms / 1000 / 3
+    began_at = loop.time()
     for first_wait_ms in (0, wait_ms) if wait_ms else (0,):
         leaders, failures = _leaders_of(resolver, topics)
         asked_wait_ms = first_wait_ms
-        while leaders and not _is_full(found, wanted) and (not found or loop.time() < ends_at):
+        # nothing renews the first leases before the last ones are here, and an ended one would come twice
+        while (
+            leaders
+            and not _is_full(found, wanted)
+            and (loop.time() - began_at) * 1000 < _shortest_ms(found, wanted) / 3
+        ):
             left = wanted.messages_max - _count(found)
             asked = leaders[:left]
             share = wanted._replace(
@@ -149,6 +154,11 @@ async def _ask_leaders(
 
 def _is_full(found: Sequence[LeasedBlock], wanted: Wanted) -> bool:
     return _count(found) >= wanted.messages_max or sum(len(block.data) for block in found) >= wanted.bytes_max
+
+
+def _shortest_ms(found: Sequence[LeasedBlock], wanted: Wanted) -> float:
+    """Return the length of the shortest lease, or infinity if there is none."""
+    return min((block.lease_ms or wanted.lease_ms for block in found), default=math.inf)
 
 
 def _count(found: Sequence[LeasedBlock]) -> int:
