@@ -131,7 +131,10 @@ class LogRowBuilder:
             yield from self.rows(batch.slice(0, half))
             yield from self.rows(batch.slice(half))
         elif batch.num_rows:
-            yield self._piece(batch)
+            piece = self._piece(batch)
+            # Spark's batch has one buffer for all columns, which the piece would keep
+            is_wide = batch.nbytes > 2 * piece.nbytes
+            yield pa.ipc.read_record_batch(piece.serialize(), piece.schema) if is_wide else piece
 
     def _piece(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = self._columns

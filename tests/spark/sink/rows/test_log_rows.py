@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -398,6 +400,28 @@ def test_a_large_batch_is_converted_in_pieces(monkeypatch):
     pieces = list(builder_of(["value"], options(topic="t")).rows(batch_of_cells(cells, ["value"])))
     assert max(piece.num_rows for piece in pieces) < 100
     assert [cell for piece in pieces for cell in piece.column("value").to_pylist()] == [cell["value"] for cell in cells]
+
+
+def test_rows_keep_no_memory_of_columns_that_are_ignored():
+    """Spark's batches have one buffer for all columns, and the rows held it: a wide frame took gigabytes of an executor."""
+    stream = pa.BufferOutputStream()
+    ignored = pa.array([b"x" * 10_000] * 1000)
+    batch = pa.RecordBatch.from_arrays([pa.array([b"value"] * 1000), ignored], ["value", "ignored"])
+    with pa.ipc.new_stream(stream, batch.schema) as written:
+        for _ in range(20):
+            written.write_batch(batch)
+    pipe = io.BytesIO(stream.getvalue().to_pybytes())
+    builder = LogRowBuilder(
+        check_schema(fields("value binary, ignored binary"), options(topic="t")), options(topic="t"), lambda *_: 5, len
+    )
+    tracemalloc.start()
+    try:
+        kept = [rows for received in pa.ipc.open_stream(pipe) for rows in builder.rows(received)]
+        assert tracemalloc.get_traced_memory()[0] < 50_000_000
+    finally:
+        tracemalloc.stop()
+    assert sum(rows.num_rows for rows in kept) == 20_000
+    assert set(kept[-1].column("value").to_pylist()) == {b"value"}
 
 
 def test_rows_and_arrow_batches_give_the_same_records():
