@@ -41,6 +41,7 @@ from raftmq.fsm.feature_levels import NEWCOMER_LEVEL
 from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_balancing import REBALANCE_REPLICAS
 from raftmq.fsm.metadata_commands import MetadataCommand, Rejected, SetBalancing, SetReplicas, encode_command
+from raftmq.fsm.metadata_nodes import ACTIVE
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.types import NO_NODE, GroupId, NodeId
@@ -288,19 +289,26 @@ class Controller:
         """Return whether the wish for one rebalancing is fulfilled: nothing is planned, nothing moves, and preferred leaders lead.
 
         Partitions without a leader, and brokers that may not lead because they are not ready, do not count. Otherwise the wish would stand
-        until an operator repairs them.
+        until an operator repairs them. One that started a moment ago is not given up before it counts as stable.
         """
         if not self.is_at_rest(machine) or self._unsettled(machine):
             return False
+        new = {
+            node.node_id
+            for node in machine.nodes()
+            if node.state == ACTIVE and self._host.stability.is_new(node.node_id)
+        }
         missing = {
             partition.replicas[0].node_id
             for topic in machine.topics()
             for group_id in topic.group_ids
             if (partition := machine.partition(group_id)) is not None
             and partition.replicas
-            and partition.replicas[0].node_id in self._agenda.available
+            and partition.replicas[0].node_id in self._agenda.available | new
             and self._leader_of(group_id) not in (NO_NODE, partition.replicas[0].node_id)
         }
+        if missing & new:
+            return False
         are_ready = [await self._readiness.is_ready(NodeId(node_id)) for node_id in sorted(missing)]
         return not any(are_ready) and self.is_at_rest(machine)  # a newer wish may have been applied in the meantime
 

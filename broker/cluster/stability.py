@@ -20,6 +20,8 @@ class Stability:
         self._seconds = seconds
         self._since: dict[int, tuple[bytes, float]] = {}
         """Broker id → its process, and the loop time since which it is seen to run."""
+        self._doubted_at: dict[int, float] = {}
+        """Broker id → the loop time at which it last said that it is not ready."""
         self._lost_at = float("-inf")
         """Loop time at which a broker was last seen to be gone, or to be another process."""
 
@@ -32,6 +34,7 @@ class Stability:
         """
         now, before = self._now(), self._since
         self._since = {}
+        self._doubted_at = {node_id: at for node_id, at in self._doubted_at.items() if now - at < self._seconds}
         for node in nodes:
             process = process_of(NodeId(node.node_id))
             if process is not None:
@@ -42,8 +45,13 @@ class Stability:
 
     def is_stable(self, node_id: int) -> bool:
         """Return whether the broker has run for long enough."""
+        is_doubted = self._now() - self._doubted_at.get(node_id, float("-inf")) < self._seconds
+        return node_id in self._since and not self.is_new(node_id) and not is_doubted
+
+    def is_new(self, node_id: int) -> bool:
+        """Return whether the broker runs, but not for long enough. It ends although the broker says again and again that it is not ready."""
         known = self._since.get(node_id)
-        return known is not None and self._now() - known[1] >= self._seconds
+        return known is not None and self._now() - known[1] < self._seconds
 
     @property
     def is_calm(self) -> bool:
@@ -52,6 +60,4 @@ class Stability:
 
     def doubt(self, node_id: int) -> None:
         """Restart a broker's time, because it says that it is not ready."""
-        known = self._since.get(node_id)
-        if known is not None:
-            self._since[node_id] = (known[0], self._now())
+        self._doubted_at[node_id] = self._now()

@@ -91,6 +91,26 @@ def test_a_broker_is_stable_after_a_while_without_a_break():
     assert look(33.0, broker(1), broker(2, boot=3)) == [True, True]
     stability.doubt(1)
     assert not stability.is_stable(1)
+    assert look(42.9, broker(1), broker(2, boot=3)) == [False, True]
+    assert look(43.0, broker(1), broker(2, boot=3)) == [True, True]
+
+
+def test_a_broker_is_new_once_however_often_it_says_that_it_is_not_ready():
+    now, processes = [0.0], {1: b"1"}
+    stability = Stability(lambda: now[0], 10.0)
+
+    def look(at):
+        now[0] = at
+        stability.observe([broker(1)], processes.get)
+        stability.doubt(1)
+        return stability.is_new(1), stability.is_stable(1)
+
+    assert look(0.0) == look(9.9) == (True, False)
+    assert look(10.0) == look(19.9) == (False, False)
+    processes[1] = b"another"
+    assert look(20.0) == (True, False)
+    del processes[1]
+    assert look(21.0) == (False, False), "a broker that is down is not new"
 
 
 @pytest.mark.parametrize("returns", [False, True])
@@ -180,7 +200,10 @@ class Carrier:
         self.limits, self.timing = Limits(), Timing()
         self.loop = asyncio.get_running_loop()
         self.leadership = LeadershipTable(lambda group_id: None, lambda node_id: "")
-        self.stability = SimpleNamespace(is_stable=everyone)
+        self.new: set[int] = set()
+        self.stability = SimpleNamespace(
+            is_stable=lambda node_id: node_id not in self.new, is_new=lambda node_id: node_id in self.new
+        )
         self.leaderless: set[int] = set()
         self.unready: set[int] = set()
         self.controller = Controller(self, SimpleNamespace(is_ready=self._is_ready), SimpleNamespace(sizes=self._sizes))
@@ -281,6 +304,44 @@ async def test_a_wish_to_rebalance_ends_although_a_broker_may_not_lead():
     assert cluster.machine.balancing.rebalance == "leaders"
     carrier.unready = {1}
     await carrier.round()
+    assert not cluster.machine.balancing.rebalance
+
+
+@pytest.mark.parametrize("unready", [set(), {1}])
+async def test_a_wish_to_rebalance_waits_for_a_broker_that_was_restarted(unready):
+    """It was withdrawn within the first ten seconds, in which nothing is given to the broker, and the leaderships stayed elsewhere."""
+    cluster = Cluster()
+    cluster.run(mc.SetBalancing(auto_balance=False, rebalance="leaders"))
+    carrier = Carrier(cluster)
+    carrier.leadership.claim(GroupId(1), Term(99), NodeId(2))
+    carrier.new, carrier.unready = {1}, unready
+    for _ in range(4):
+        await carrier.round()
+    assert cluster.machine.balancing.rebalance == "leaders"
+    carrier.new = set()
+    await carrier.round()
+    assert cluster.machine.balancing.rebalance == ("" if unready else "leaders")
+    carrier.leadership.claim(GroupId(1), Term(100), NodeId(1))
+    await carrier.round()
+    assert not cluster.machine.balancing.rebalance
+
+
+@pytest.mark.parametrize("obstacle", ["unconcerned", "leaderless", "draining"])
+async def test_a_wish_to_rebalance_waits_for_no_new_broker_that_will_not_lead(obstacle):
+    cluster = Cluster()
+    carrier = Carrier(cluster)
+    carrier.leadership.claim(GroupId(1), Term(99), NodeId(2))
+    carrier.new = {4} if obstacle == "unconcerned" else {1}
+    if obstacle == "unconcerned":
+        carrier.leadership.claim(GroupId(1), Term(100), NodeId(1))
+    elif obstacle == "leaderless":
+        carrier.leaderless = {1}
+    else:
+        carrier.new = {1, 4}  # so that its replica stays for now
+        cluster.run(mc.SetNodeState(1, "draining"))
+    cluster.run(mc.SetBalancing(auto_balance=False, rebalance="leaders"))
+    for _ in range(4):
+        await carrier.round()
     assert not cluster.machine.balancing.rebalance
 
 
