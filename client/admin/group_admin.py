@@ -20,6 +20,7 @@ from raftmq.errors import (
     InvalidArgumentError,
     NoLeaderError,
     OffsetOutOfRangeError,
+    Outcome,
     RaftMQError,
     UnknownGroupError,
 )
@@ -311,9 +312,15 @@ async def _reset(
             if start:
                 raise with_doubt(error) from error  # others have changed
             raise
-        for partition, result in zip(part, response.partitions, strict=True):
-            if result.HasField("error"):
-                raise error_from_detail(result.error, f"{partition.topic}/{partition.partition}")
+        refusals = [
+            error_from_detail(result.error, f"{partition.topic}/{partition.partition}")
+            for partition, result in zip(part, response.partitions, strict=True)
+            if result.HasField("error")
+        ]
+        if refusals:
+            if start or len(refusals) < len(part) or any(one.outcome is Outcome.UNKNOWN for one in refusals):
+                raise with_doubt(refusals[0])  # others have changed, or may have
+            raise refusals[0]
 
 
 def _member(member: pb.GroupMember) -> GroupMemberDescription:
