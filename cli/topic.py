@@ -32,7 +32,7 @@ from raftmq.cli.queue.calls import show_counts
 from raftmq.cli.topic_contents import LOG_KIND, QUEUE_KIND, check_is_log, contents_of, trimmed_rows
 from raftmq.cli.topic_settings import parse_settings
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
-from raftmq.errors import Outcome, RaftMQError, TopicAlreadyExistsError
+from raftmq.errors import TopicAlreadyExistsError
 
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
@@ -427,12 +427,7 @@ def delete_records(
 
         numbers = partition or [p.partition for p in (await admin.describe_topic(name)).partitions]
         wanted = shown or dict.fromkeys(numbers, -1 if before is None else before)
-        try:
-            return await admin.delete_records({TopicPartition(name, n): offset for n, offset in wanted.items()})
-        except RaftMQError as error:
-            if len(wanted) > 1 and -1 not in wanted.values():  # ends are looked up before anything is deleted
-                error.outcome = Outcome.UNKNOWN  # other partitions may have been trimmed
-            raise
+        return await admin.delete_records({TopicPartition(name, n): offset for n, offset in wanted.items()})
 
     starts = sorted(run_admin(bootstrap_servers, timeout, trim).items())
     if output is Output.JSON:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from raftmq.client.base import settings
 from raftmq.client.base.arguments import LONG_MAX
 from raftmq.client.base.background import Backoff
-from raftmq.client.base.error_details import error_from_detail, with_address
+from raftmq.client.base.error_details import error_from_detail, with_address, with_doubt
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.time_search import OffsetAndTimestamp, TimeSearch, WantedTime
 from raftmq.client.connection.transport import Connection
@@ -292,8 +292,9 @@ async def delete_records(
     """Delete the records below an offset of each partition (-1: all records). Return the new log starts.
 
     -1 is resolved once, at the beginning: repeating the request after a lost answer must not delete newer records, nor those of a topic that was
-    created again. Raises as `call_leaders` does. Partitions without an answer may have been trimmed.
+    created again. Raises as `call_leaders` does, with an unknown outcome as soon as any partition may have been trimmed.
     """
+    may_be_trimmed = False
     groups: dict[TopicPartition, tuple[int, int]] = {}
     deadline = asyncio.get_running_loop().time() + timeout_seconds
     everything = {partition: LATEST_TIME for partition, offset in before_offsets.items() if offset < 0}
@@ -316,11 +317,23 @@ async def delete_records(
                 for target in group
             ],
         )
-        response = await connection.call(DELETE_RECORDS, request, seconds)
+        nonlocal may_be_trimmed
+        try:
+            response = await connection.call(DELETE_RECORDS, request, seconds)
+        except RaftMQError as error:
+            may_be_trimmed |= error.outcome is Outcome.UNKNOWN
+            raise
         by_key = {(answer.topic_id, answer.partition): answer for answer in response.partitions}
-        return [_log_start_of(target, by_key) for target in group]
+        answers = [_log_start_of(target, by_key) for target in group]
+        may_be_trimmed |= any(isinstance(one, int) or one.outcome is Outcome.UNKNOWN for one in answers)
+        return answers
 
-    return await call_leaders(resolver, before_offsets, timeout_seconds, _of_same_groups(ask, groups))
+    try:
+        return await call_leaders(resolver, before_offsets, timeout_seconds, _of_same_groups(ask, groups))
+    except RaftMQError as error:
+        if may_be_trimmed:
+            raise with_doubt(error) from error
+        raise
 
 
 def _log_start_of(target: LeaderTarget, by_key: dict[tuple[int, int], pb.PartitionTrimResult]) -> int | RaftMQError:

@@ -198,6 +198,57 @@ async def test_a_deletion_of_records_spares_those_after_a_recovery(
     assert partition.log_start == 0
 
 
+@pytest.mark.parametrize(
+    ("refused", "leaderless", "outcome"),
+    [
+        ({1}, 0, errors.Outcome.UNKNOWN),
+        ({0, 1}, 0, errors.Outcome.NOT_APPLIED),
+        (set(), 1, errors.Outcome.UNKNOWN),
+        ({0}, 1, errors.Outcome.NOT_APPLIED),
+    ],
+)
+async def test_the_outcome_of_a_deletion_of_records_is_unknown_if_a_partition_was_trimmed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, refused: set[int], leaderless: int, outcome: errors.Outcome
+):
+    """It was that of the refused partition: nothing was applied."""
+    cluster.create_topic("t", partitions=2)
+    if leaderless:
+        cluster.move_leader("t", leaderless, 0)
+
+    async def answer(broker, request, context):
+        response = pb.DeleteRecordsResponse()
+        for wanted in request.partitions:
+            result = response.partitions.add(topic_id=wanted.topic_id, partition=wanted.partition, log_start_offset=0)
+            if wanted.partition in refused:
+                result.error.CopyFrom(detail(pb.INVALID_ARGUMENT))
+        return response
+
+    monkeypatch.setattr(FakeBroker, "DeleteRecords", answer)
+    transport = MemoryTransport(cluster)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport, request_timeout_ms=500) as admin:
+        with pytest.raises(errors.RaftMQError) as raised:
+            await admin.delete_records({TopicPartition("t", 0): 0, TopicPartition("t", 1): 0})
+    assert raised.value.outcome is outcome
+
+
+async def test_a_deletion_of_records_is_in_doubt_after_a_lost_answer(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """The repetition was refused for sure, but not the first attempt."""
+    cluster.create_topic("t")
+    codes = [pb.REQUEST_TIMED_OUT, pb.INVALID_ARGUMENT]
+
+    async def answer(broker, request, context):
+        await abort(context, detail(codes.pop(0)))
+
+    monkeypatch.setattr(FakeBroker, "DeleteRecords", answer)
+    transport = MemoryTransport(cluster)
+    async with Admin(bootstrap_servers=transport.addresses, transport=transport) as admin:
+        with pytest.raises(errors.InvalidArgumentError) as raised:
+            await admin.delete_records({TopicPartition("t", 0): 0})
+    assert raised.value.outcome is errors.Outcome.UNKNOWN
+
+
 async def test_the_cluster_is_described(cluster: FakeCluster):
     cluster.create_topic("t", partitions=2)
     async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
