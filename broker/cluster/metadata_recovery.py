@@ -11,7 +11,7 @@ index of the new group's first snapshot skip far ahead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,11 +22,21 @@ from raftmq.raft.core import RestoredState
 from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
+from raftmq.storage.directory_lock import kept_from_brokers
 from raftmq.storage.doctor import NoDataDirectoryError
-from raftmq.storage.errors import DamagedReplicaError, MissingReplicaError, RegistryError, StorageUnavailableError
-from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.entry_codec import CodecError
+from raftmq.storage.errors import (
+    DamagedReplicaError,
+    DirectoryInUseError,
+    MissingReplicaError,
+    RegistryError,
+    StorageUnavailableError,
+)
+from raftmq.storage.lmdb_log_store import LmdbLogStore, replica_files
 from raftmq.storage.log_store import ReplicaKey
+from raftmq.storage.meta_pages import check_commits
 from raftmq.storage.registry import Registry
+from raftmq.storage.registry_codec import transaction_id_in
 from raftmq.types import METADATA_GROUP_ID, LogIndex, ReplicaId, Term
 
 REGISTRY_FILE: Final = "node.mdb"
@@ -34,6 +44,7 @@ INDEX_GAP: Final = 1_000_000
 """Entries that the lost voters may have committed after the kept log. Revisions and owner epochs of consumer groups are such indexes."""
 TERM_GAP: Final = 1000
 """Terms that the lost voters may have used. Clients take a leader with a lower epoch for an older one."""
+_LOST_ADVICE: Final = "keep the directory, and use that of another broker. See raftmq doctor about this one"
 _SLICE_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -131,6 +142,7 @@ def leave_cluster(data_dir: Path) -> StoredMetadata:
 def _opened(data_dir: Path) -> Iterator[tuple[Registry, LmdbLogStore]]:
     if not (data_dir / REGISTRY_FILE).is_file():
         raise NoDataDirectoryError(data_dir)
+    _check_registry(data_dir)
     try:
         registry = Registry(data_dir / REGISTRY_FILE)
     except RegistryError as error:
@@ -138,6 +150,8 @@ def _opened(data_dir: Path) -> Iterator[tuple[Registry, LmdbLogStore]]:
             f"{error}: stop the broker first, or use the directory of another broker"
         ) from error
     try:
+        if not registry.uuid and replica_files(data_dir / "groups"):
+            raise MetadataRecoveryError(f"{REGISTRY_FILE} in {data_dir} was lost, and is a new one: {_LOST_ADVICE}")
         if not registry.cluster_id:
             raise MetadataRecoveryError(
                 f"the broker in {data_dir} belongs to no cluster: start it with --join to join one"
@@ -148,6 +162,17 @@ def _opened(data_dir: Path) -> Iterator[tuple[Registry, LmdbLogStore]]:
             store.close(key)
     finally:
         registry.close(is_clean=not registry.was_abnormal_exit)
+
+
+def _check_registry(data_dir: Path) -> None:
+    """Refuse a registry without a commit: opening it would make a new one of it. Other problems are left to those who open it."""
+    with suppress(DirectoryInUseError, OSError), kept_from_brokers(data_dir):
+        try:
+            check_commits(data_dir / REGISTRY_FILE, b"node", transaction_id_in)
+        except CodecError as error:
+            raise MetadataRecoveryError(
+                f"{REGISTRY_FILE} in {data_dir} is empty or damaged ({error}): {_LOST_ADVICE}"
+            ) from error
 
 
 def _load(store: LmdbLogStore, registry: Registry) -> tuple[ReplicaKey, RestoredState, Metadata]:

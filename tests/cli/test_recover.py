@@ -52,4 +52,5 @@ def test_the_owner_and_systems_without_users_are_not_asked(
         monkeypatch.delattr(os, "geteuid")
     with pytest.raises(SystemExit):
         metadata(tmp_path)
-    assert "belongs to no cluster" in capsys.readouterr().err
+    assert "node.mdb in " in (said := capsys.readouterr().err)
+    assert " is empty or damaged " in said

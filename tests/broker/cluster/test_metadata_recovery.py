@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 from raftmq import Admin, Producer
 from raftmq.broker.base.readiness import Reason
@@ -21,6 +22,7 @@ from raftmq.broker.node import Node
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.doctor import NoDataDirectoryError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
+from raftmq.storage.registry import Registry
 from raftmq.types import GroupId
 
 from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, Nodes, three_voters
@@ -216,4 +218,36 @@ async def test_a_crash_of_the_recovery_can_be_repeated(nodes: Nodes, monkeypatch
 
 def test_directories_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NoDataDirectoryError, match="is not a data directory"):
+        read_metadata(tmp_path)
+
+
+@pytest.mark.parametrize("command", [read_metadata, leave_cluster, lambda path: recover_metadata(path, lambda: NEW_ID)])
+@pytest.mark.parametrize("content", ["empty", "no commit", "damaged"])
+def test_an_empty_registry_is_refused_and_stays_empty(
+    tmp_path: Path, command: Callable[[Path], object], content: str
+) -> None:
+    """Only looking made a new registry of it, and the advice was to start the broker with --join, although it has replicas."""
+    path = tmp_path / "node.mdb"
+    path.touch()
+    if content != "empty":
+        lmdb.open(str(path), subdir=False, lock=False).close()
+    if content == "damaged":
+        path.write_bytes(path.read_bytes()[:5000])
+    before = path.read_bytes()
+    assert bool(before) == (content != "empty")
+    with pytest.raises(
+        MetadataRecoveryError, match=r"is empty or damaged .*: keep the directory, and use that of another"
+    ):
+        command(tmp_path)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["node.mdb"]
+
+
+def test_a_new_registry_beside_replicas_is_a_lost_one(tmp_path: Path) -> None:
+    Registry(tmp_path / "node.mdb").close(is_clean=True)
+    with pytest.raises(MetadataRecoveryError, match="belongs to no cluster"):
+        read_metadata(tmp_path)
+    (tmp_path / "groups").mkdir(exist_ok=True)
+    (tmp_path / "groups" / "0-1.mdb").touch()
+    with pytest.raises(MetadataRecoveryError, match="was lost, and is a new one: keep the directory"):
         read_metadata(tmp_path)
