@@ -391,7 +391,7 @@ class Workload:
                 await member.start()
                 await member.run(lambda member=member: member.has_all(self._checker.committed.ends))  # type: ignore[misc]  # bound now
                 if self._options.grow_every:
-                    await self._add_partition()
+                    await self._grow_beside(member)
                     await member.learn_targets(is_fresh=True)
                     await member.run(lambda member=member: member.has_all(self._checker.committed.ends))  # type: ignore[misc]
                 await member.finish()
@@ -402,6 +402,15 @@ class Workload:
                 return
             finally:
                 await member.close(is_orderly=True)
+
+    async def _grow_beside(self, member: Member) -> None:
+        """Add a partition while a member takes part in its group, since one without heartbeats may be out before the partition is there."""
+        growth = asyncio.ensure_future(self._add_partition())
+        try:
+            await member.run(growth.done)
+            await growth
+        finally:
+            growth.cancel()
 
     async def _add_partition(self) -> None:
         """Add a partition without records to a permanent topic."""
