@@ -124,7 +124,11 @@ class Locator(Generic[PartitionT]):
         return topic
 
     async def confirm_metadata(self, deadline: float) -> None:
-        """Wait until the local metadata includes everything committed before. Callers share one round of messages."""
+        """Wait until the local metadata includes everything committed before. Callers share one round of messages.
+
+        Its errors name no leader. A client would take the metadata leader for that of the partition it asked about, in a term of metadata,
+        and would then ignore the partition's true leaders, whose terms are lower.
+        """
         try:
             async with asyncio.timeout_at(deadline):
                 await self._host.metadata.read_index()
@@ -132,6 +136,9 @@ class Locator(Generic[PartitionT]):
             raise RequestError(
                 pb.NOT_READY, "this broker could not confirm its metadata in time", retry_after_ms=200
             ) from None
+        except RequestError as error:
+            error.detail.ClearField("leader")
+            raise
 
     def _elsewhere(self, group_id: GroupId) -> RequestError:
         node_id, address, term = self._host.leadership.leader_hint(group_id)

@@ -97,6 +97,18 @@ def code_of(raised: pytest.ExceptionInfo[RequestError]) -> int:
     return raised.value.code
 
 
+async def test_the_metadata_leader_is_never_named_as_the_leader_of_a_partition(node: Harness) -> None:
+    """Clients took it for the partition's, in a term of metadata, and then ignored every true leader of a lower one."""
+    topic = await node.topic(partitions=1)
+    member = Member(node, "m1")
+    await settle(node, member)
+    node.lose_leadership(METADATA_GROUP_ID, to=NodeId(2))
+    with pytest.raises(RequestError) as raised:
+        await member.open((topic.topic_id, 0), epoch=99)
+    assert raised.value.detail.retriable
+    assert not raised.value.detail.HasField("leader")
+
+
 async def test_finished_ranges_reach_the_next_owner_and_descriptions(node: Harness) -> None:
     topic = await node.topic(partitions=1)
     await node.append(topic, batch(20))
