@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -115,7 +114,10 @@ class AppendSession:
         elif self._is_refused(request):  # a request that cannot begin is not kept: parsed it takes many times its size
             return
         self._backlog.append(request)
-        self._held.update(islice(_partitions(message), _HELD_PARTITIONS_MAX - len(self._held)))
+        for partition in _partitions(message):
+            if len(self._held) >= _HELD_PARTITIONS_MAX:
+                break
+            self._held.add(partition)
         if self._beginning is None:
             self._beginning = self._loop.create_task(self._begin_in_order())
 

@@ -127,6 +127,20 @@ async def test_when_too_many_partitions_wait_every_request_does(monkeypatch):
     assert service.order == [1, 2]
 
 
+async def test_partitions_that_are_named_again_take_no_place_of_others(monkeypatch):
+    """The third request overtook the second, because a partition that was held already counted twice."""
+    monkeypatch.setattr("raftmq.broker.services.append_session._HELD_PARTITIONS_MAX", 3)
+    service = Proposals(asyncio.get_running_loop())
+    session = AppendSession(asyncio.get_running_loop(), cast("AppendService", service), RequestMetrics(), "Append")
+    session.submit(named(1, 0, 1, metadata_revision=9), lambda _: None)
+    session.submit(named(2, 0, 2), lambda _: None)
+    session.submit(named(3, 2), lambda _: None)
+    service.metadata.set()
+    assert session._beginning is not None
+    await session._beginning
+    assert service.order == [1, 2, 3]
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
 async def test_a_request_that_is_over_holds_no_memory_while_its_proposal_goes_on(is_closed: bool):
     """The budget of a request ends with its answer. Without a quorum a client could send its batches again and again."""
