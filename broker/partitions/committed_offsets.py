@@ -17,7 +17,7 @@ from raftmq.broker.base.request_error import RequestError, expired, timed_out
 from raftmq.broker.replica.commands import execute, refused
 from raftmq.broker.replica.gathered_commands import GatheredCommands, GatheringLimits
 from raftmq.broker.replica.replica import Replica
-from raftmq.fsm.group_offsets import NO_OFFSET, GroupOffset
+from raftmq.fsm.group_offsets import COMMIT_METADATA_BYTES_MAX, NO_OFFSET, GroupOffset
 from raftmq.fsm.log_commands import (
     CommitOffset,
     CommitOffsets,
@@ -33,6 +33,7 @@ from raftmq.fsm.log_commands import (
 )
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import Rejected
+from raftmq.fsm.tables import KEY_TEXT_BYTES_MAX, is_key_text
 from raftmq.offset_ranges import OffsetRangesError, decode_ranges
 from raftmq.proto import queue_pb2 as pb
 
@@ -109,7 +110,7 @@ class PartitionOffsets:
         """
         if self._loop.time() >= deadline:
             raise expired()
-        _check_finished(command)
+        _check(command)
         self._replica.require_leader()
         if self._changes_nothing(command):
             await self._confirm(deadline)
@@ -220,8 +221,15 @@ class PartitionOffsets:
         return await self.forget(tuple(idle[:FORGOTTEN_AT_ONCE]), before_ms, deadline) if idle else 0
 
 
-def _check_finished(command: CommitOffset) -> None:
-    """Check everything that needs no state, before proposing. Raises RequestError INVALID_ARGUMENT."""
+def _check(command: CommitOffset) -> None:
+    """Check everything that needs no state, before proposing: an entry that is too large fails all of its commits.
+
+    Raises RequestError INVALID_ARGUMENT.
+    """
+    if command.member and not is_key_text(command.member):
+        raise RequestError(pb.INVALID_ARGUMENT, f"a member id has at most {KEY_TEXT_BYTES_MAX} bytes")
+    if len(command.metadata.encode()) > COMMIT_METADATA_BYTES_MAX:
+        raise RequestError(pb.INVALID_ARGUMENT, f"a commit's note has at most {COMMIT_METADATA_BYTES_MAX} bytes")
     try:
         decode_ranges(command.offset, command.finished)
     except OffsetRangesError as error:

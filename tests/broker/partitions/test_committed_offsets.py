@@ -90,6 +90,30 @@ async def test_stepping_down_leaves_the_outcome_unknown_and_refuses_waiting_comm
     assert raised.value.detail.retriable
 
 
+@pytest.mark.parametrize(("member", "note"), [("m" * 250, ""), ("", "n" * 4_097), ("", "\xe4" * 2_049)])
+async def test_a_commit_of_a_longer_text_is_refused_alone(
+    node: Harness, partition: PartitionLog, member: str, note: str
+) -> None:
+    """It made the entry too large for all commits that were gathered with it, of other groups, too."""
+    node.hold_commits = True
+    first = commit(node, partition, 1)
+    await turn()
+    large = partition.offsets.commit(CommitOffset("g", member, 0, 1, note), node.loop.time() + 10)
+    refused, good = asyncio.create_task(large), commit(node, partition, 2, "h", "m")
+    await turn()
+    index = partition.replica.core.last_index
+    assert refused.done()
+    node.release_commits()
+    await first
+    with pytest.raises(RequestError) as raised:
+        await refused
+    assert raised.value.code == pb.INVALID_ARGUMENT
+    with pytest.raises(RequestError) as raised:
+        await good
+    assert raised.value.code == pb.FENCED, "it was judged by itself"
+    assert partition.replica.core.last_index == index + 1
+
+
 async def test_a_cancelled_commit_stops_no_other(node: Harness, partition: PartitionLog) -> None:
     node.hold_commits = True
     gone, stays = commit(node, partition, 1), commit(node, partition, 2, "h")
