@@ -25,6 +25,7 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import (
     AdmitReplica,
     Done,
+    MetadataCommand,
     NodeRegistered,
     RegisterNode,
     RemoveReplica,
@@ -256,17 +257,26 @@ class NodesService:
         left, joined, stuck = (
             list(filter(self._is_current, kind)) for kind in (request.left, request.joined, request.stuck)
         )
+        changed = set[int]()
+        """Groups whose partitions this report has changed. The others must not have changed since it arrived."""
+
+        async def change(command: MetadataCommand, group_id: int) -> None:
+            await self.leader.execute(command, Done, deadline)
+            changed.add(group_id)
+
+        def is_current(report: peer_pb.ReplicaReport) -> bool:
+            return report.group_id in changed or self._is_current(report)
+
         for report in request.damaged:
             if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):
-                command = ReplaceReplica(report.group_id, report.replica_id)
-                await self.leader.execute(command, Done, deadline)
-        for report in left:
+                await change(ReplaceReplica(report.group_id, report.replica_id), report.group_id)
+        for report in filter(is_current, left):
             if self._may_speak_for(node, report) and self._is_retiring(report):
-                await self.leader.execute(RemoveReplica(report.group_id, report.replica_id), Done, deadline)
-        for report in joined:
+                await change(RemoveReplica(report.group_id, report.replica_id), report.group_id)
+        for report in filter(is_current, joined):
             if self._may_speak_for(node, report) and self._is_newcomer(report):
-                await self.leader.execute(AdmitReplica(report.group_id, report.replica_id), Done, deadline)
-        for report in stuck:
+                await change(AdmitReplica(report.group_id, report.replica_id), report.group_id)
+        for report in filter(is_current, stuck):
             partition = self._metadata.partition(report.group_id)
             if partition is None or not self._may_speak_for(node, report):
                 continue

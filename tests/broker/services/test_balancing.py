@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
@@ -353,3 +354,34 @@ async def test_a_late_report_confirms_and_undoes_no_newer_decision():
         report = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=[late])
         await node.nodes.report_replicas(report, node.call())
         assert machine.partition(1).retiring == ()
+
+
+async def test_a_decision_that_changes_while_a_report_is_carried_out_is_not_taken_for_the_reported_one(monkeypatch):
+    """A report of two thousand replicas takes seconds. Its last ones counted although their moves were undone and ordered again."""
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+
+        async def move_to_4(group_id: int) -> peer_pb.ReplicaReport:
+            await node._metadata(SetReplicas(group_id, (1, 2, 4), machine.revision))
+            partition = machine.partition(group_id)
+            return peer_pb.ReplicaReport(
+                group_id=group_id, replica_id=partition.retiring[0].replica_id, revision=partition.revision
+            )
+
+        left = [await move_to_4(1), await move_to_4(2)]
+        execute = node.nodes.leader.execute
+
+        async def execute_and_change(*arguments: Any) -> object:
+            monkeypatch.setattr(node.nodes.leader, "execute", execute)
+            done = await execute(*arguments)
+            newcomer = machine.partition(2).replicas[2].replica_id
+            await node._metadata(RevertReplicas(2, machine.revision, "no progress"))
+            await node._metadata(RemoveReplica(2, newcomer))
+            await move_to_4(2)
+            return done
+
+        monkeypatch.setattr(node.nodes.leader, "execute", execute_and_change)
+        report = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=left)
+        await node.nodes.report_replicas(report, node.call())
+        assert machine.partition(1).retiring == ()
+        assert [one.replica_id for one in machine.partition(2).retiring] == [left[1].replica_id]
