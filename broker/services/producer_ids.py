@@ -98,7 +98,7 @@ class ProducerIds:
         Names that begin with one of `KEPT_PREFIXES` are removed only if the prefix begins with it.
 
         Raises:
-            RequestError: as `MetadataLeader.execute`. A part of the names may have been removed.
+            RequestError: as `MetadataLeader.execute`. If the outcome is unknown, a part of the names may have been removed.
         """
         metadata = self._host.metadata.state_machine
         unused_ms = request.unused_ms and request.unused_ms + USED_TIME_ERROR_MS
@@ -110,7 +110,12 @@ class ProducerIds:
         if not request.dry_run:
             for start in range(0, len(found), FORGOTTEN_NAMES_MAX):
                 names = tuple(name for name, _, _ in found[start : start + FORGOTTEN_NAMES_MAX])
-                done = await self.leader.execute(ForgetProducerNames(names, used_until_ms), Done, call.deadline)
+                try:
+                    done = await self.leader.execute(ForgetProducerNames(names, used_until_ms), Done, call.deadline)
+                except RequestError as error:
+                    if start:
+                        error.detail.outcome = pb.UNKNOWN_OUTCOME
+                    raise
                 revision = done.revision
         shown = found[: min(request.names_max, SHOWN_NAMES_MAX)]
         return pb.ForgetProducerNamesResponse(

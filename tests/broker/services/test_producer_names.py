@@ -6,6 +6,7 @@ import pytest
 from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.proto import queue_pb2 as pb
+from raftmq.types import METADATA_GROUP_ID
 
 from tests.support.broker.harness import Harness, running
 
@@ -37,6 +38,28 @@ async def test_too_many_names_are_refused_for_good_until_some_are_forgotten(monk
         assert (done.forgotten_count, done.left_count, done.limit) == (2, 1, 100_000)
         assert (await forget(pb.ForgetProducerNamesRequest(), node.call())).forgotten_count == 0, "a broker's own name"
         await named(node, "b")
+
+
+async def test_names_that_were_removed_before_a_failure_are_not_reported_as_kept(monkeypatch):
+    monkeypatch.setattr("raftmq.broker.services.producer_ids.FORGOTTEN_NAMES_MAX", 1)
+    async with running() as node:
+        await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
+        await node.feature_levels.raise_feature_level(pb.RaiseFeatureLevelRequest(), node.call())
+        for name in ("a", "b"):
+            await named(node, name)
+        leader = node.producer_ids.leader
+        execute = leader.execute
+
+        async def execute_once(*arguments: object) -> object:
+            done = await execute(*arguments)
+            node.lose_leadership(METADATA_GROUP_ID)
+            return done
+
+        monkeypatch.setattr(leader, "execute", execute_once)
+        with pytest.raises(RequestError) as failed:
+            await node.producer_ids.forget_names(pb.ForgetProducerNamesRequest(), node.call())
+        assert node.metadata.state_machine.producer_name_count == 1
+        assert failed.value.detail.outcome == pb.UNKNOWN_OUTCOME
 
 
 async def test_marks_of_spark_are_removed_only_by_a_prefix_that_names_them():
