@@ -83,6 +83,8 @@ class AdminService:
         _checked(lambda: check_topic_name(request.name))
         _checked(lambda: check_topic_config(config, kind))
         if self._metadata.topic_by_name(request.name) is not None:
+            await self._locator.confirm_metadata(deadline)  # a successor of this leader may have deleted it
+        if self._metadata.topic_by_name(request.name) is not None:
             raise RequestError(pb.TOPIC_ALREADY_EXISTS, f"topic {request.name} exists")
         await self._check_dead_letter_topic(request.name, config, deadline)
         if not request.replication_factor:

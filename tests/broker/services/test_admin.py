@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.fsm.metadata_commands import Done, RemoveNode
+from raftmq.fsm.metadata_commands import DeleteTopic, Done, RemoveNode
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
@@ -121,6 +121,18 @@ async def test_a_topic_is_created_once():
         await node.topic()
         error = await _refused(node.admin.create_topic(pb.CreateTopicRequest(name="flights"), node.call()))
         assert error.code == pb.TOPIC_ALREADY_EXISTS
+
+
+async def test_a_deposed_leader_does_not_say_that_a_deleted_topic_exists(monkeypatch):
+    """Its successor had deleted the topic, and the refusal was final."""
+    async with running() as node:
+        topic = await node.topic("a")
+
+        async def confirmed() -> None:
+            await node._metadata(DeleteTopic(topic.topic_id))
+
+        monkeypatch.setattr(node.metadata, "read_index", confirmed)
+        assert (await node.topic("a")).topic_id > topic.topic_id
 
 
 async def test_replicas_spread_over_hosts_and_leaders_are_even():
