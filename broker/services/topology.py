@@ -43,6 +43,8 @@ class TopologyFeed:
         self._leaders: dict[int, tuple[int, int]] = {}
         self._seen_topics = self._seen_groups = self._seen_leaders = -1
         """The versions of the changes that the table includes."""
+        self._revision = -1
+        """The revision of the metadata that the table includes."""
         self._updates: deque[pb.TopologyUpdate] = deque(maxlen=_UPDATES_KEPT)
         self.number = 0
         """The number of updates, which is also the number of the newest one."""
@@ -66,6 +68,14 @@ class TopologyFeed:
         if self.watchers == 0 and self.task is not None:
             self.task.cancel()
             self.task = None
+
+    def refresh(self) -> None:
+        """Compare now if there is newer metadata. A client takes topics that a full table lacks for deleted at its revision.
+
+        Leaders need no comparison: clients go by their epochs. A failover with many new watchers would have an update for each of them.
+        """
+        if self._host.metadata.state_machine.applied_index != self._revision:
+            self.advance()
 
     def full(self) -> pb.TopologyUpdate:
         """Return the whole table as of `number`, after a failed comparison that of a new one, whose errors it raises."""
@@ -138,6 +148,7 @@ class TopologyFeed:
         except BaseException:
             self._start_over()
             raise
+        self._revision = metadata.applied_index
         if update.has_brokers or update.topics or update.deleted_topic_ids or update.leaders:
             self._updates.append(update)
             self.number += 1
@@ -149,7 +160,7 @@ class TopologyFeed:
     def _start_over(self) -> None:
         """Forget the table after a comparison that ended halfway. Every watcher will get the full table."""
         self._nodes, self._topics, self._groups, self._leaders = (), {}, {}, {}
-        self._seen_topics = self._seen_groups = self._seen_leaders = -1
+        self._seen_topics = self._seen_groups = self._seen_leaders = self._revision = -1
         self._updates.clear()
         self.number += 1
 
@@ -242,16 +253,19 @@ class TopologyService:
         feed = self._feed
         feed.enter()
         try:
+            feed.refresh()
             number = feed.number
             yield feed.full()
             while not self._stopping.done():
                 if not await self._next(number):
                     return
                 updates = feed.after(number)
-                number = feed.number
                 if updates is None:
+                    feed.refresh()
+                    number = feed.number
                     yield feed.full()
                     continue
+                number = feed.number
                 for update in updates:
                     yield update
         finally:

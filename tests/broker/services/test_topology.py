@@ -214,6 +214,23 @@ async def test_a_watcher_that_falls_behind_gets_the_full_table(monkeypatch):
         await watch.aclose()
 
 
+async def test_the_table_for_a_new_watcher_is_of_the_revision_that_it_names(monkeypatch):
+    """It was that of the last comparison. A client that knew the topic by that revision took it for deleted."""
+    monkeypatch.setattr(topology, "COALESCE_SECONDS", 10.0)
+    async with running() as node:
+        first = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(first)
+        created = await node.admin.create_topic(pb.CreateTopicRequest(name="a"), node.call())
+        second = node.topology.watch(pb.WatchRequest(), node.call())
+        full = await _next(second)
+        assert full.metadata_revision >= created.metadata_revision
+        assert [topic.name for topic in full.topics] == ["a"]
+        assert {leader.group_id for leader in full.leaders} == {METADATA_GROUP_ID, created.topic.partitions[0].group_id}
+        assert [topic.name for topic in (await _next(first)).topics] == ["a"]
+        await first.aclose()
+        await second.aclose()
+
+
 async def test_another_cluster_is_refused():
     async with running() as node:
         with pytest.raises(RequestError) as raised:
