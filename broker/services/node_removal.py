@@ -17,7 +17,7 @@ from raftmq.fsm.metadata_commands import Done, RemoveNode
 from raftmq.fsm.metadata_nodes import DRAINING
 from raftmq.fsm.metadata_views import NodeView, PartitionView
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import NodeId
+from raftmq.types import METADATA_GROUP_ID, NodeId
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class NodeRemovalService:
         The answer names them, because only their other nodes can restore them.
 
         Raises:
-            RequestError: UNKNOWN_BROKER or BROKER_IN_USE (nothing changed), or any error of `MetadataLeader`.
+            RequestError: UNKNOWN_BROKER, BROKER_IN_USE or NOT_READY (nothing changed), or any error of `MetadataLeader`.
         """
         deadline = call.within(request.timeout_ms, self._host.loop.time())
         node = self._removable(request.broker_id, is_forced=request.force)
@@ -106,6 +106,13 @@ class NodeRemovalService:
                 pb.BROKER_IN_USE,
                 f"broker {node.node_id} is running at {node.client_address}: if you mean this one, stop it first, "
                 "then remove it",
+            )
+        if self._host.unreachable_seconds(NodeId(node.node_id)) < self._host.timing.election_seconds(METADATA_GROUP_ID):
+            raise RequestError(
+                pb.NOT_READY,
+                f"broker {node.node_id} at {node.client_address} was connected until a moment ago, and may be reconnecting: wait, then repeat "
+                "the call",
+                retry_after_ms=500,
             )
 
     def _has_majority_without(self, node: NodeView, partition: PartitionView) -> bool:

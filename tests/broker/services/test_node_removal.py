@@ -74,6 +74,20 @@ async def test_a_running_node_is_not_removed_even_by_force():
             )
 
 
+async def test_a_node_that_lost_its_connection_a_moment_ago_is_not_removed_by_force(monkeypatch):
+    """A connection that breaks is made again within a moment, and a removed data directory is refused for good."""
+    async with running() as node:
+        await four_nodes(node)
+        node.connected = {2, 4}
+        with monkeypatch.context() as patch:
+            patch.setattr(node, "unreachable_seconds", lambda _node_id: 0.1)
+            with pytest.raises(RequestError) as caught:
+                await remove(node, 3, force=True)
+        assert caught.value.code == pb.NOT_READY
+        assert node.metadata.state_machine.node(3).state == "active"
+        await remove(node, 3, force=True)
+
+
 async def test_without_force_a_node_must_hold_nothing():
     async with running() as node:
         await four_nodes(node)
