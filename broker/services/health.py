@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from itertools import islice
 
-from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.base.request_error import RequestError, expired
 from raftmq.broker.cluster.replication_health import copied_bytes
 from raftmq.broker.cluster.unserved import NotServedReason
 from raftmq.broker.partitions.partition import Partition
@@ -50,11 +51,14 @@ class HealthService:
             try:
                 partition = await self._locator.locate_confirmed(part.topic_id, part.partition, call.deadline)
                 partition.replica.require_leader()
-                size_bytes = await partition.file_bytes()
+                async with asyncio.timeout_at(call.deadline):
+                    size_bytes = await partition.file_bytes()
                 partition.replica.require_leader()  # it may have lost the leadership while a thread looked
                 self._describe(state, partition, size_bytes)
             except RequestError as error:
                 state.error.CopyFrom(error.detail)
+            except TimeoutError:
+                state.error.CopyFrom(expired().detail)
             states.append(state)
         return peer_pb.DescribePartitionsResponse(partitions=states)
 

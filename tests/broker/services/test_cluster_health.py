@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -50,6 +51,17 @@ async def test_a_partition_whose_leader_does_not_answer_is_unknown_and_the_other
         ((node_id, path, asked),) = node.forwarder.calls
         assert (node_id, path) == (2, "/raftmq.peer.v1.Peers/DescribePartitions")
         assert [part.partition for part in cast("Any", asked).partitions] == [0]
+
+
+async def test_a_partition_whose_disk_does_not_answer_is_unknown_in_time(monkeypatch):
+    """A hung disk held up the description of the whole topic, and the balancing of the cluster while its broker led."""
+    async with running() as node:
+        topic = await node.topic("flights", partitions=2)
+        monkeypatch.setattr(node.partition(topic), "file_bytes", asyncio.Event().wait)
+        request = pb.DescribeTopicRequest(name="flights", with_states=True)
+        async with asyncio.timeout(5):
+            states = (await node.admin.describe_topic(request, node.call(0.2))).states
+        assert states[0].error.code == pb.REQUEST_TIMED_OUT
 
 
 async def test_the_deadline_for_other_brokers_is_before_the_clients(monkeypatch):
