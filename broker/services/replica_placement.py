@@ -166,7 +166,7 @@ class ReplicaPlacementService:
         refusal = replication_factor_refusal(metadata.nodes(), request.replication_factor)
         if refusal is not None:
             raise refused(refusal)
-        changes = self._changes(topic, request.replication_factor)
+        changes = await self._changes(topic, request.replication_factor)
         revision = metadata.revision
         if not request.dry_run:
             command = SetReplicationFactor(topic.topic_id, request.replication_factor)
@@ -175,7 +175,7 @@ class ReplicaPlacementService:
             metadata_revision=revision, moves=planned_moves(metadata, changes[:MOVES_MAX]), move_count=len(changes)
         )
 
-    def _changes(self, topic: TopicView, replication_factor: int) -> Sequence[Change]:
+    async def _changes(self, topic: TopicView, replication_factor: int) -> Sequence[Change]:
         """Return the changes that another replication factor causes, as far as they can be made now."""
         metadata = self._metadata
         found = (metadata.partition(group_id) for group_id in topic.group_ids)
@@ -195,7 +195,9 @@ class ReplicaPlacementService:
         changes = [Change(one.group_id, one.node_ids, Reason.SURPLUS) for one in growth.commands]
         shrinking = frozenset(one.group_id for one in partitions if len(one.replicas) > replication_factor)
         if shrinking:
-            made = layout.with_replication_factor(shrinking, replication_factor).plan(is_automatic=False)
+            shrunk = layout.with_replication_factor(shrinking, replication_factor)
+            # in a thread, because a plan for many partitions takes a while
+            made = await self._host.loop.run_in_executor(None, lambda: shrunk.plan(is_automatic=False))
             changes += [change for change in made.changes if change.group_id in shrinking]
         return changes
 

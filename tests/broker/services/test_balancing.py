@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
+from raftmq.broker.cluster.balance_plan import BalancePlan
+from raftmq.broker.cluster.layout import Layout
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.metadata_commands import (
     CreateTopic,
@@ -239,6 +242,23 @@ async def test_another_replication_factor_names_the_changes():
         for impossible in (0, 5, 10):
             request = pb.SetReplicationFactorRequest(topic="t", replication_factor=impossible)
             assert (await refusal(node, change, request)).code == pb.INVALID_REPLICATION_FACTOR
+
+
+async def test_a_smaller_replication_factor_is_planned_beside_the_event_loop(monkeypatch):
+    """The plan for a topic of eight thousand partitions held up the broker for half a second, which counts as a stall."""
+    planned_in: list[threading.Thread] = []
+    plan = Layout.plan
+
+    def noted(self: Layout, *, is_automatic: bool) -> BalancePlan:
+        planned_in.append(threading.current_thread())
+        return plan(self, is_automatic=is_automatic)
+
+    monkeypatch.setattr(Layout, "plan", noted)
+    async with cluster() as node:
+        request = pb.SetReplicationFactorRequest(topic="t", replication_factor=1, dry_run=True)
+        assert (await node.placement.set_replication_factor(request, node.call())).move_count == 2
+    assert planned_in
+    assert threading.current_thread() not in planned_in
 
 
 # ---------------------------------------------------------------------------------------------------------- leadership
