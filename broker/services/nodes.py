@@ -60,7 +60,7 @@ class NodesService:
         self._host = host
         self.leader = leader
         self.admitted_at: dict[int, float] = {}
-        """Broker id → the loop time at which this node, as the metadata leader, last gave it to a data directory. One entry for each broker at most."""
+        """Broker id → the loop time at which this node, as the metadata leader, last gave it to a data directory, or was about to. One entry for each broker at most."""
         self._stuck_throttle = LogThrottle()
 
     @property
@@ -178,6 +178,9 @@ class NodesService:
         self._check_absence(holder)
         if not request.replaces_lost:
             self._check_majorities_without(holder)
+        self.admitted_at[holder.node_id] = (
+            self._host.loop.time()
+        )  # from now on, so that no other claim passes before this one is applied
         return True
 
     def _check_absence(self, holder: NodeView) -> None:

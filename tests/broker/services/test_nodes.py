@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.nodes import REPORTED_REPLICAS_MAX
@@ -105,6 +107,21 @@ async def test_a_new_disk_replaces_a_lost_one():
         assert (
             await _refused(node.nodes.register_node(registration("uuid-2", 2), node.call()))
         ).code == pb.BROKER_REMOVED
+
+
+async def test_of_two_new_disks_that_claim_the_same_id_one_gets_it():
+    """The second claim was judged before the first was applied. It took the first one's directory for the lost one, which was refused for good."""
+    async with running() as node:
+        await three_nodes(node)
+        node.connected = {3}
+        node.hold_commits = True
+        claims = [registration(f"new-{number}", 2) for number in (1, 2)]
+        first, second = (asyncio.create_task(node.nodes.register_node(one, node.call())) for one in claims)
+        await asyncio.sleep(0.01)
+        node.release_commits()
+        assert (await first).broker_id == 2
+        assert (await _refused(second)).code == pb.NOT_READY
+        assert not node.metadata.state_machine.is_uuid_retired("new-1")
 
 
 async def test_the_id_of_a_running_node_is_not_given_away():
