@@ -87,7 +87,7 @@ _REQUESTS: Final = (
     Metric(
         "raftmq_slow_requests_total",
         "counter",
-        "Requests that took longer than slow_request_seconds, by method. Methods that wait on purpose do not count: polls, WaitFinished, CreateTopic, TransferLeader",
+        "Requests that took longer than slow_request_seconds, by method. Methods that wait on purpose do not count: polls, WaitFinished, CreateTopic, AddPartitions, TransferLeader",
         ("method",),
     ),
     Metric("raftmq_streams", "gauge", "Open streams", ("method",)),

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import structlog
 from raftmq.broker.partitions.pending_append import Applied
 from raftmq.broker.replica.pending_proposals import ProposalFuture
-from raftmq.methods import APPEND, APPEND_STREAM, CREATE_TOPIC, METHODS, TRANSFER_LEADER
+from raftmq.methods import ADD_PARTITIONS, APPEND, APPEND_STREAM, CREATE_TOPIC, METHODS, TRANSFER_LEADER
 from raftmq.types import GroupId
 
 log = structlog.get_logger(__name__)
@@ -26,6 +26,7 @@ WAITING: Final = frozenset(
     {
         *(method.name for method in METHODS if "max_wait_ms" in method.request_type.DESCRIPTOR.fields_by_name),
         CREATE_TOPIC.name,
+        ADD_PARTITIONS.name,
         TRANSFER_LEADER.name,
     }
 )

@@ -82,7 +82,7 @@ async def test_the_rate_is_bounded_and_what_was_left_out_is_counted():
 
 
 def test_a_request_that_waits_on_purpose_is_not_slow():
-    names = {"Poll", "WaitFinished", "CreateTopic", "TransferLeader"}
+    names = {"Poll", "WaitFinished", "CreateTopic", "AddPartitions", "TransferLeader"}
     assert names <= WAITING
     assert "DeleteTopic" not in WAITING
     slow = SlowRequests(1.0)
