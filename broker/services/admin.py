@@ -14,6 +14,7 @@ from typing import cast
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.kinds import LOG, require_offered
 from raftmq.broker.partitions.partition import Partition
+from raftmq.broker.replica.commands import refused
 from raftmq.broker.services.call import Call
 from raftmq.broker.services.cluster_health import ClusterHealth, GatheredHealth
 from raftmq.broker.services.host import ServiceHost
@@ -30,7 +31,7 @@ from raftmq.fsm.metadata_commands import (
     PartitionPlan,
     TopicCreated,
 )
-from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX
+from raftmq.fsm.metadata_topics import PARTITIONS_PER_TOPIC_MAX, replication_factor_refusal
 from raftmq.fsm.metadata_views import TopicView
 from raftmq.fsm.placement import PlacementError, host_count, place
 from raftmq.fsm.queue.topic_config import DEAD_LETTER_TOPIC, reason_against_copies, reason_against_partitions
@@ -186,6 +187,9 @@ class AdminService:
                 f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {existing_count + count}",
             )
         nodes = metadata.nodes()
+        refusal = replication_factor_refusal(nodes, replication_factor)
+        if refusal is not None:
+            raise refused(refusal)
         reachable = [n for n in nodes if n.state == "active" and self._host.is_connected(NodeId(n.node_id))]
         # a node that is down would keep partitions from having a leader, or all replicas
         if len(reachable) >= replication_factor:

@@ -104,6 +104,16 @@ async def test_an_invalid_topic_is_refused_before_proposing(name):
         assert node.metadata.core.last_index == before
 
 
+async def test_more_replicas_than_a_partition_can_have_are_refused_before_proposing():
+    async with running() as node:
+        for number in range(2, 11):
+            await node.register(number, f"uuid-{number}")
+        before = node.metadata.core.last_index
+        request = pb.CreateTopicRequest(name="wide", replication_factor=10)
+        error = await _refused(node.admin.create_topic(request, node.call()))
+        assert (error.code, node.metadata.core.last_index) == (pb.INVALID_REPLICATION_FACTOR, before)
+
+
 async def test_the_partition_limit_counts_existing_partitions():
     async with running(Limits(partitions_max=10)) as node:
         await node.topic("a", partitions=6)
