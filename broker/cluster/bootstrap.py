@@ -120,10 +120,11 @@ class ClusterBootstrap:
         node_uuid = self._new_uuid()
         cluster_id = self._new_uuid()
         key = ReplicaKey(METADATA_GROUP_ID, _FIRST_REPLICA)
-        if not self._registry.node_id:  # a directory that waited to join a cluster has a uuid, and no number
-            self._registry.set_identity(uuid=self._registry.uuid or node_uuid, node_id=self._config.broker_id or 1)
+        if not self._registry.uuid:  # a directory that waited to join a cluster has one
+            self._registry.set_identity(uuid=node_uuid, node_id=0)
         await self._metadata.create(key, founder_state(Membership((_FIRST_REPLICA,))))
         self._registry.set_cluster(cluster_id)
+        self._take_first_number()
         await self._open_metadata(key)
         replica = self._metadata.require()
         while not replica.is_leader:
@@ -133,6 +134,13 @@ class ClusterBootstrap:
         if isinstance(result, Rejected):
             raise RequestError(pb.INTERNAL, f"the first broker could not register: {result.message}")
         log.info("cluster_formed", cluster_id=cluster_id, broker_id=self._registry.node_id)
+
+    def _take_first_number(self) -> None:
+        """Give the founder its broker id. Not before the cluster's id is durable: if the forming is interrupted, and the broker joins another
+        cluster, it must not claim the id of a broker there.
+        """
+        if not self._registry.node_id:
+            self._registry.set_identity(uuid=self._registry.uuid, node_id=self._config.broker_id or 1)
 
     async def _refuse_second_cluster(self) -> None:
         """Refuse to form a second cluster, because a lost disk looks like a first start.
@@ -259,6 +267,7 @@ class ClusterBootstrap:
 
     async def resume(self) -> None:
         """Continue after a restart: identity and replicas are on disk, and addresses may have changed (see `announce`)."""
+        self._take_first_number()  # only a founder whose forming was interrupted has none
         self._peers.learn(self._registry.peer_addresses())
         # an older one is damaged, or that of a cluster whose forming was interrupted, and this node's vote is the newest one's
         newest = [key for key in self._registry.live_replicas() if key.group_id == METADATA_GROUP_ID][-1]
