@@ -225,6 +225,8 @@ def _why_not(address: str) -> str | None:
             probe.bind(target)
     except OSError as error:
         return f"{address}: {(error.strerror or str(error)).lower()}"
+    except UnicodeError:  # a label of the name is empty or too long
+        return f"{address}: {host} is no host name"
     return None
 
 

@@ -222,6 +222,16 @@ def test_a_port_in_use_is_one_sentence_and_exits_with_1(tmp_path: Path) -> None:
     )
 
 
+def test_a_malformed_host_name_is_one_sentence_and_exits_with_1(tmp_path: Path) -> None:
+    """It was a traceback."""
+    arguments = ("--data-dir", str(tmp_path / "d"), "--listen", "one..two:9400", "--allow-insecure-remote")
+    done = raftmq("broker", "start", "--bootstrap", *arguments)
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        "raftmq: cannot listen on one..two:9400: one..two is no host name; choose another with --listen\n"
+    )
+
+
 def run_in_shell(line: str) -> "subprocess.CompletedProcess[str]":
     command = line.replace("raftmq ", f"{sys.executable} -m raftmq ")
     return subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
