@@ -27,6 +27,7 @@ from raftmq.broker.base.config_parsers import (
     parse_endpoint,
     parse_flag,
     parse_optional_address,
+    parse_optional_host,
     parse_optional_text,
     parse_path,
     parse_ratio,
@@ -111,11 +112,11 @@ class BrokerConfig:
         "of listen",
     )
     advertise: str | None = _key(
-        None, parse_optional_text, "host name at which others reach this broker. Default: the host of listen"
+        None, parse_optional_host, "host name at which others reach this broker. Default: the host of listen"
     )
     peer_advertise: str | None = _key(
         None,
-        parse_optional_text,
+        parse_optional_host,
         "host name at which other brokers reach this broker, if clients use another one. Default: advertise",
     )
     host: str | None = _key(

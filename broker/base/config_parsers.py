@@ -7,6 +7,7 @@ written by hand, and importing pydantic alone takes 170 ms.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,21 @@ def parse_address(value: object) -> str:
     except ValueError:
         raise ValueError("HOST:PORT") from None
     return text
+
+
+def parse_optional_host(value: object) -> str | None:
+    """Return a host name or an IP address without a port, or None if it is empty."""
+    text = parse_optional_text(value)
+    if text is not None and ("[" in text or (":" in text and not _is_ipv6(text))):
+        raise ValueError("a host name or an IP address, without a port and without brackets")
+    return text
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
 
 
 def parse_optional_address(value: object) -> str | None:

@@ -192,6 +192,15 @@ def test_ports_beyond_loopback_must_be_allowed_explicitly(key):
     assert getattr(config, key) == "10.1.2.3:9400"
 
 
+@pytest.mark.parametrize("key", ["advertise", "peer_advertise"])
+@pytest.mark.parametrize("name", ["broker-1:9400", "[::1]", "[::1]:9400", "a:b"])
+def test_an_advertised_name_has_neither_port_nor_brackets(key, name):
+    """It was accepted, and the broker announced `[broker-1:9400]:9400` or `[[::1]]:9400`, which nobody can reach."""
+    with pytest.raises(ConfigError, match="without a port"):
+        load_config(flags={key: name})
+    assert getattr(load_config(flags={key: "::1"}).config, key) == "::1"
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:9400", "[::]:9400"])
 def test_a_wildcard_address_needs_an_advertised_name(address):
     flags = {"listen": address, "allow_insecure_remote": True}
