@@ -98,7 +98,7 @@ class ReportedDamage:
 
     def record(self, key: ReplicaKey) -> None:
         """Record that a node reports its replica of a group led here as damaged."""
-        if len(self._reported_at) < _REPORTED_MAX:
+        if key in self._reported_at or len(self._reported_at) < _REPORTED_MAX:
             self._reported_at[key] = self._now()
 
     def current(self, metadata: Metadata) -> list[ReplicaKey]:

@@ -155,6 +155,8 @@ class Reconciler:
                 await self._maintain_metadata(metadata)
             with self._step():
                 await self._replace_missing(metadata)
+        else:
+            self._on_the_way.pop(METADATA_GROUP_ID, None)  # it says nothing in a later leadership
         with self._step():
             moved = self._maintain_partitions(metadata.state_machine)
             self._host.replication.without_progress = moved.stuck

@@ -496,6 +496,35 @@ async def test_a_learner_that_catches_up_holds_back_the_deletion_of_records():
         assert reconciler.deletable_through_index(leader) == 0, "node 4 has nothing yet"
 
 
+async def test_a_metadata_leader_does_not_use_what_it_noted_in_an_earlier_leadership():
+    """A learner that was a whole leadership behind counted as caught up in the first round of the next one, and was promoted."""
+    async with EngineCluster(1) as cluster:
+        host = Host(cluster, 1, Desired(1))
+        reconciler = reconciler_of(host)
+        matches = {2: 10}
+        core = SimpleNamespace(commit_index=10, match_indexes=lambda: matches)
+        snapshots = SimpleNamespace(sent_at=lambda replica_id: float("-inf"))
+        replica = SimpleNamespace(group_id=0, core=core, outgoing_snapshots=snapshots, node_of=lambda replica_id: 1)
+        reconciler._caught_up(replica)
+        assert reconciler._caught_up(replica) == {2}
+        await reconciler.round()  # another node leads the metadata group
+        core.commit_index = 1000
+        assert reconciler._caught_up(replica) == set()
+
+
+def test_a_report_of_damage_is_renewed_while_there_is_no_room_for_another_one():
+    """It was forgotten although its node repeated it, and the replica counted as intact until the next report."""
+    times = [0.0]
+    reported = ReportedDamage(lambda: times[-1])
+    keys = [ReplicaKey(GROUP, number) for number in range(500)]
+    metadata = SimpleNamespace(replica_node=lambda group_id, replica_id: 1)
+    for now in (0.0, 5.0, 10.0, 15.0):
+        times.append(now)
+        for key in keys:
+            reported.record(key)
+        assert reported.current(metadata) == keys
+
+
 async def test_a_background_loop_ends_when_it_is_cancelled() -> None:
     """aioraft-ng caught CancelledError together with everything else."""
     async with running() as node:
