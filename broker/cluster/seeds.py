@@ -18,7 +18,7 @@ from raftmq.broker.base.request_error import RequestError, parsed
 from raftmq.broker.base.statuses import status_of
 from raftmq.broker.cluster.peer_directory import NodeAddresses
 from raftmq.broker.peers.protocol import Hello
-from raftmq.broker.peers.visits import NoPeerPortError, Visit
+from raftmq.broker.peers.visits import ForeignVersionError, NoPeerPortError, Visit
 from raftmq.fsm.metadata_commands import RegisterNode
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
@@ -135,8 +135,8 @@ class Seeds:
         """Ask the seeds until one admits this node.
 
         Raises:
-            RequestError: A definite refusal of the cluster. WRONG_CLUSTER or `NoPeerPortError` when every seed belongs to another
-                cluster, or is no peer port.
+            RequestError: A definite refusal of the cluster. WRONG_CLUSTER, `NoPeerPortError` or `ForeignVersionError` when every seed
+                belongs to another cluster, is no peer port, or speaks another version.
         """
         pause = RETRY_SECONDS / 2
         while True:
@@ -151,7 +151,7 @@ class Seeds:
         """Ask one seed after another. Return None if none of them could answer now. Raises as `register`.
 
         A seed of another cluster refuses only for that cluster: it may be at the old address of a broker of this one. So may a port for
-        another purpose.
+        another purpose, or a broker of a version that is too old or too new to be asked for its cluster.
         """
         request = self._request(damaged_metadata_replica)
         strangers: list[RequestError] = []
@@ -161,7 +161,7 @@ class Seeds:
                 answer = await self._register_at(seed, request)
             except RequestError as error:
                 if status_of(error.code) in _DEFINITE_REFUSALS:
-                    if error.code != pb.WRONG_CLUSTER and not isinstance(error, NoPeerPortError):
+                    if error.code != pb.WRONG_CLUSTER and not isinstance(error, NoPeerPortError | ForeignVersionError):
                         raise
                     strangers.append(error)
                     postponement = str(error)

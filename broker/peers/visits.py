@@ -27,6 +27,13 @@ class NoPeerPortError(RequestError):
         )
 
 
+class ForeignVersionError(RequestError):
+    """Raised when the node at an address refuses every protocol version of this one. The code is UNSUPPORTED_VERSION."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(pb.UNSUPPORTED_VERSION, f"{address}: {reason}")
+
+
 class Visit:
     """One connection to the node at an address. Use it in `async with`."""
 
@@ -44,7 +51,8 @@ class Visit:
         """Connect.
 
         Raises:
-            RequestError: NO_LEADER if no node answers. UNSUPPORTED_VERSION if it refuses this node's version.
+            RequestError: NO_LEADER if no node answers.
+            ForeignVersionError: It refuses this node's version.
             NoPeerPortError: A port for another purpose is at the address.
         """
         try:
@@ -55,7 +63,7 @@ class Visit:
         except ForeignProtocolError as error:
             raise NoPeerPortError(self._address, str(error)) from None
         except FrameError as error:
-            raise RequestError(pb.UNSUPPORTED_VERSION, f"{self._address}: {error}") from None
+            raise ForeignVersionError(self._address, str(error)) from None
         except (OSError, ValueError) as error:  # ValueError: a malformed address, or a name that DNS cannot have
             raise RequestError(pb.NO_LEADER, f"{self._address} cannot be reached: {error}") from None
         return self

@@ -6,6 +6,8 @@ import asyncio
 
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.cluster.other_clusters import ADDRESSES_MAX, FORGOTTEN_SECONDS, OtherClusters
+from raftmq.broker.peers.codec import FrameType, frame
+from raftmq.broker.peers.protocol import NO_COMMON_VERSION
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until
@@ -77,6 +79,22 @@ async def test_a_port_for_another_purpose_among_the_seeds_is_passed_over_and_nam
             await asyncio.sleep(0.01)
     two = await nodes.serve("two", join=[one.addresses.client, one.addresses.peer])
     assert two.view.cluster_id == one.view.cluster_id
+
+
+async def test_a_broker_of_a_foreign_version_among_the_seeds_is_passed_over(nodes):
+    """It ended the start of a broker that joined, and an announcement never reached the seeds behind it."""
+
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.writelines(frame(FrameType.REFUSED, [f"{NO_COMMON_VERSION} of mine".encode()]))
+        writer.close()
+
+    one = await nodes.serve("one", bootstrap=True)
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as foreign:
+        address = f"127.0.0.1:{foreign.sockets[0].getsockname()[1]}"
+        refused = await nodes.failure(nodes.begin("three", join=[address]))
+        assert refused.code == pb.UNSUPPORTED_VERSION
+        two = await nodes.serve("two", join=[address, one.addresses.peer])
+        assert two.view.cluster_id == one.view.cluster_id
 
 
 async def test_a_broker_with_a_cluster_id_neither_forms_nor_joins_another_cluster(nodes):
