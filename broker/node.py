@@ -260,10 +260,8 @@ class Node:
         self._follow_settings()
         if not is_known:
             self._check_standing()
-            self.supervisor.spawn(Work.ANNOUNCEMENT, self._bootstrap.announce)
+        self.supervisor.spawn(Work.ANNOUNCEMENT, self._bootstrap.announce)
         await self._catch_up()
-        if is_known:
-            self.supervisor.spawn(Work.ANNOUNCEMENT, self._bootstrap.announce)
         self._metadata_changed.set()
         self.supervisor.spawn(Work.METADATA_FOLLOWER, self._follow_metadata)
         self.supervisor.spawn(Work.RECONCILER, self.reconciler.run)

@@ -75,6 +75,8 @@ class ClusterBootstrap:
         self.formation = Formation(config, registry, seeds)
         self.removal = ""
         """The reason why the cluster permanently refuses this data directory. Empty unless it does."""
+        self._is_registered = False
+        """Whether the cluster has this boot already, because the node joined or formed it just now."""
         self._postponed_throttle = LogThrottle()
         self._new_uuid = new_uuid
         self._in_background = in_background
@@ -89,6 +91,7 @@ class ClusterBootstrap:
             return True
         await (self.bootstrap() if self._config.bootstrap else self.join_or_form())
         self.formation.on_formed()
+        self._is_registered = True
         return False
 
     def _check_broker_id(self) -> None:
@@ -312,6 +315,8 @@ class ClusterBootstrap:
         pause = RETRY_SECONDS / 2
         now = asyncio.get_running_loop().time
         renew_at = now() + self._mark_renewal_seconds
+        if self._is_registered:  # its metadata will soon show that, unless it was removed in the meantime
+            await asyncio.sleep(min(RETRY_SECONDS_MAX, self._mark_renewal_seconds))
         while not self.removal:
             if self._is_known() and not self._metadata.leaderless_seconds():
                 pause = RETRY_SECONDS / 2

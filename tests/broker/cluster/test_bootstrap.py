@@ -8,6 +8,7 @@ from raftmq.broker.base.readiness import Reason
 from raftmq.broker.cluster.other_clusters import ADDRESSES_MAX, FORGOTTEN_SECONDS, OtherClusters
 from raftmq.broker.peers.codec import FrameType, frame
 from raftmq.broker.peers.protocol import NO_COMMON_VERSION
+from raftmq.fsm.metadata_commands import RemoveNode
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, three_voters, until
@@ -95,6 +96,15 @@ async def test_a_broker_of_a_foreign_version_among_the_seeds_is_passed_over(node
         assert refused.code == pb.UNSUPPORTED_VERSION
         two = await nodes.serve("two", join=[address, one.addresses.peer])
         assert two.view.cluster_id == one.view.cluster_id
+
+
+async def test_a_broker_that_is_removed_before_it_has_metadata_learns_of_it(nodes):
+    """It waited for the metadata forever, because it announced itself only afterwards."""
+    one = await nodes.serve("one", bootstrap=True)
+    two = nodes.begin("two", join=[one.addresses.peer], peer_advertise="127.0.0.9")  # nobody reaches it there
+    await until(two, Reason.RECOVERING_METADATA)
+    await one._metadata.propose(RemoveNode(2, is_forced=True))
+    await until(two, Reason.REMOVED)
 
 
 async def test_a_broker_with_a_cluster_id_neither_forms_nor_joins_another_cluster(nodes):
