@@ -309,8 +309,9 @@ async def _reset(
         try:
             response = await resolver.call_any(RESET_OFFSETS, request, deadline.remaining())
         except RaftMQError as error:
-            if start:
-                raise with_doubt(error) from error  # others have changed
+            if start or (fence_members and error.retriable):
+                # others have changed, or these have, and the step after that, which fences the members, has failed
+                raise with_doubt(error) from error
             raise
         refusals = [
             error_from_detail(result.error, f"{partition.topic}/{partition.partition}")
