@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -191,6 +191,22 @@ async def three_of_five(nodes: Nodes, kind: str = "log") -> tuple[GroupId, Node,
     return group_id, kept, lost, other
 
 
+async def recover_from_old(
+    nodes: Nodes, group_id: GroupId, kept: Node, lost: Iterable[Node], other: Node
+) -> tuple[Node, PartitionRecovery]:
+    """Stop the lost brokers, start the one that was stopped before them, and recover flights/0 from its replica.
+
+    Return the started broker, and the recovery.
+    """
+    for node in lost:
+        await nodes.stop(node)
+    kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
+    await until(lambda: group_id in kept.partitions)
+    async with admin_of(other) as admin:
+        await until_lost(admin, int(kept.view.node_id))
+        return kept, await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+
+
 async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_readers_and_writers_are_told(
     nodes: Nodes,
 ) -> None:
@@ -206,13 +222,7 @@ async def test_records_that_only_the_lost_replicas_had_are_lost_and_their_reader
             await (await producer.send("flights", b"%d" % number, partition=0))
         consumer.assign([TP])
         await consumer.seek(TP, 4)
-        for node in lost:
-            await nodes.stop(node)
-        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
-        await until(lambda: group_id in kept.partitions)
-        async with admin_of(other) as admin:
-            await until_lost(admin, int(kept.view.node_id))
-            done = await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        kept, done = await recover_from_old(nodes, group_id, kept, lost, other)
         assert done.log_end_offset == 1
         assert len(done.other_broker_ids) == 2
         with pytest.raises(OffsetOutOfRangeError):
@@ -326,13 +336,7 @@ async def test_readers_are_told_of_lost_records_even_after_others_have_taken_the
             await consumer.seek(TP, 0)
             await read_until(consumer, 4)
             consumer.pause(TP)
-        for node in lost:
-            await nodes.stop(node)
-        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
-        await until(lambda: group_id in kept.partitions)
-        async with admin_of(other) as admin:
-            await until_lost(admin, int(kept.view.node_id))
-            await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        await recover_from_old(nodes, group_id, kept, lost, other)
         for number in range(1, 9):
             await (await producer.send("flights", b"new %d" % number, partition=0))
         with pytest.raises(OffsetOutOfRangeError, match="records from offset 1 on were lost"):
@@ -386,13 +390,7 @@ async def test_a_worker_works_again_on_what_was_kept_and_goes_on_with_new_record
         for number in (2, 3):
             await (await producer.send("flights", b"%d" % number, partition=0))
         await until(lambda: begun == [b"0", b"1", b"2", b"3"])
-        for node in lost:
-            await nodes.stop(node)
-        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
-        await until(lambda: group_id in kept.partitions)
-        async with admin_of(other) as admin:
-            await until_lost(admin, int(kept.view.node_id))
-            done = await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        kept, done = await recover_from_old(nodes, group_id, kept, lost, other)
         assert done.log_end_offset == 2
         for number in (2, 3):
             await (await producer.send("flights", b"new %d" % number, partition=0))
@@ -421,13 +419,7 @@ async def test_a_spark_query_is_told_of_lost_records_even_after_others_have_take
         cluster = await asyncio.to_thread(Cluster, options.client)
         start = await asyncio.to_thread(StreamPlan(cluster, options).initial)
         assert start.to_json() == {"flights": {"0": 4, "topic_id": 1, "group_ids": {"0": group_id}}}
-        for node in lost:
-            await nodes.stop(node)
-        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
-        await until(lambda: group_id in kept.partitions)
-        async with admin_of(other) as admin:
-            await until_lost(admin, int(kept.view.node_id))
-            await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        await recover_from_old(nodes, group_id, kept, lost, other)
         for number in range(1, 9):
             await (await producer.send("flights", b"new %d" % number, partition=0))
     with pytest.raises(RecordsLostError, match="has reached offset 4, and records from offset 1 on were lost"):
@@ -470,12 +462,7 @@ async def test_a_transformer_writes_the_outputs_of_records_that_take_the_offsets
         if not goes_on:
             running.cancel()
             await asyncio.wait((running,))
-        for node in lost:
-            await nodes.stop(node)
-        kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
-        await until(lambda: group_id in kept.partitions)
-        await until_lost(admin, int(kept.view.node_id))
-        await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+        await recover_from_old(nodes, group_id, kept, lost, other)
         for number in (1, 2, 3, 4):
             await (await producer.send("flights", b"new %d" % number, partition=0))
         running = running if goes_on else transformer()
@@ -553,13 +540,7 @@ async def leased_then_recovered(nodes: Nodes, first: Queue, group_id: GroupId, *
     await first.put(b"lost")
     leased = [await first.get(), await first.get()]
     await until(lambda: all(partition._session for partition in first._desk._settler._partitions.values()))
-    for node in lost:
-        await nodes.stop(node)
-    kept = await nodes.serve(kept.config.data_dir.name, stable_seconds=30.0, metadata_voters=5)
-    await until(lambda: group_id in kept.partitions)
-    async with admin_of(other) as admin:
-        await until_lost(admin, int(kept.view.node_id))
-        await admin.recover_partition("flights", 0, int(kept.view.node_id), unsafe=True)
+    await recover_from_old(nodes, group_id, kept, lost, other)
     return [one for one in leased if one is not None]
 
 

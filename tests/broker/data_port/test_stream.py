@@ -217,18 +217,24 @@ async def test_messages_for_which_there_is_no_memory_are_given_back():
         assert (message.attempts, message.lease_number) == (1, 2), "uncounted"
 
 
+async def with_a_held_settlement(broker, topic):
+    """Return a client, its stream, a message whose settlement under correlation id 1 waits for a commit, and the broker's connection."""
+    client = await broker.client()
+    stream = client.call(POLL_STREAM, first_request(topic, 1))
+    (message,) = received((await response(client, stream)).messages)
+    broker.node.hold_commits = True
+    client.send(FrameType.REQUEST, later_request(1, acks=[ack_of(topic, message)], correlation_id=1), stream)
+    (served,) = broker.port._open
+    await until(lambda: served._stream_requests == 1)
+    return client, stream, message, served
+
+
 async def test_a_stream_that_fails_leaves_the_outcome_of_its_settlements_unknown():
     """A refusal of one request ends the stream, and the client takes its outcome for that of all requests without an answer."""
     async with serving(dataclasses.replace(Limits(), receiving_bytes_max=100_000)) as broker:
         topic = await queue_topic(broker.node)
         await put(broker.node, topic, b"0")
-        client = await broker.client()
-        stream = client.call(POLL_STREAM, first_request(topic, 1))
-        (message,) = received((await response(client, stream)).messages)
-        broker.node.hold_commits = True
-        client.send(FrameType.REQUEST, later_request(1, acks=[ack_of(topic, message)], correlation_id=1), stream)
-        (served,) = broker.port._open
-        await until(lambda: served._stream_requests == 1)
+        client, stream, message, served = await with_a_held_settlement(broker, topic)
         blocker = broker.port.requests.acquire(served, 99_999)
         client.send(FrameType.REQUEST, later_request(1, acks=[ack_of(topic, message, error="x" * 9000)]), stream)
         refused = await client.frame()
@@ -242,13 +248,7 @@ async def test_a_broker_that_stops_answers_the_settlements_and_ends_the_stream()
     async with serving() as broker:
         topic = await queue_topic(broker.node)
         await put(broker.node, topic, b"0", b"1")
-        client = await broker.client()
-        stream = client.call(POLL_STREAM, first_request(topic, 1))
-        (message,) = received((await response(client, stream)).messages)
-        broker.node.hold_commits = True
-        client.send(FrameType.REQUEST, later_request(1, acks=[ack_of(topic, message)], correlation_id=1), stream)
-        (served,) = broker.port._open
-        await until(lambda: served._stream_requests == 1)
+        client, stream, _, _ = await with_a_held_settlement(broker, topic)
         stopping = asyncio.ensure_future(broker.port.stop(10))
         assert await client.frame() == Frame(FrameType.GOODBYE, stream, b"")
         client.send(FrameType.REQUEST, later_request(5), stream)
