@@ -411,9 +411,8 @@ class ReplicaManager:
         self._on_changed(key.group_id)
 
     def _retry(self, key: ReplicaKey, trouble: Trouble) -> None:
-        trouble.is_due = (
-            True  # comparing with `retry_at` would not do: a timer may fire a little early, and it is the only one
-        )
+        # comparing with `retry_at` would not do: a timer may fire a little early, and it is the only one
+        trouble.is_due = True
         self._begin(key.group_id)
 
     def _give_up(self, key: ReplicaKey, reason: str) -> None:

@@ -178,9 +178,8 @@ class NodesService:
         self._check_absence(holder)
         if not request.replaces_lost:
             self._check_majorities_without(holder)
-        self.admitted_at[holder.node_id] = (
-            self._host.loop.time()
-        )  # from now on, so that no other claim passes before this one is applied
+        # from now on, so that no other claim passes before this one is applied
+        self.admitted_at[holder.node_id] = self._host.loop.time()
         return True
 
     def _check_absence(self, holder: NodeView) -> None:
