@@ -415,7 +415,9 @@ class Workload:
     async def _add_partition(self) -> None:
         """Add a partition without records to a permanent topic."""
         async with self.new_admin() as admin:
-            topic = await admin.describe_topic(self.topics[0])
+            # A broker that has only just restarted may not know the last partitions.
+            while (topic := await admin.describe_topic(self.topics[0])).is_unconfirmed:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.1)
             await admin.add_partitions(topic.name, len(topic.partitions) + 1)
 
     # ------------------------------------------------------------------------------------------------ administrating
