@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
@@ -19,6 +20,9 @@ from raftmq.fsm.topic_kinds import LOG
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NodeId
+
+REPEAT_SECONDS: Final = 0.2
+"""Pause before nodes are asked again to forget a group's offsets."""
 
 
 class PartitionLeaders:
@@ -119,33 +123,44 @@ class PartitionLeaders:
         await asyncio.gather(*(ask(node_id, parts) for node_id, parts in by_node.items()))
         return found
 
-    async def forget(self, group: str, last_epoch: int, call: Call) -> int:
+    async def forget(self, group: str, last_epoch: int, call: Call) -> tuple[int, RequestError | None]:
         """Forget a group's offsets in all partitions, but not those of owners after `last_epoch`: a new group may have members already.
 
-        A node that is down is asked only if it led a partition that has had no other leader since.
+        A node that is down is asked only if it led a partition that has had no other leader since. Nodes that fail are asked again until the
+        call's deadline.
 
-        Return the number of partitions that had some.
-
-        Raises:
-            RequestError: The error of a node that failed, after all nodes were asked. The call may be repeated.
+        Return the number of partitions that had some, and the error of a node that may still keep some.
         """
         request = peer_pb.WriteOffsetsRequest(
             metadata_revision=self._revision, group=group, owner_epoch=last_epoch, forget=True
         )
-        leading, _ = self._calls.by_leader(self._log_partitions())
-        nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
-        answers = await asyncio.gather(
-            *(
-                self._calls.ask(node_id, request, self._offsets.write_offsets, call)
-                for node_id in nodes
-                if node_id in leading or self._host.is_connected(node_id)
-            ),
-            return_exceptions=True,
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return sum(answer.forgotten for answer in answers if not isinstance(answer, BaseException))
+        forgotten = 0
+        while True:
+            leading, _ = self._calls.by_leader(self._log_partitions())
+            nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
+            nodes = [node_id for node_id in nodes if node_id in leading or self._host.is_connected(node_id)]
+            answers = await asyncio.gather(
+                *(self._calls.ask(node_id, request, self._offsets.write_offsets, call) for node_id in nodes),
+                return_exceptions=True,
+            )
+            failure: RequestError | None = None
+            for node_id, answer in zip(nodes, answers, strict=True):
+                if isinstance(answer, RequestError):
+                    failure = RequestError(
+                        answer.code,
+                        f"broker {node_id} may keep offsets of group {group!r}; repeat the deletion when that broker answers again",
+                        retry_after_ms=answer.detail.retry_after_ms,
+                    )
+                elif isinstance(answer, BaseException):
+                    raise answer
+                else:
+                    forgotten += answer.forgotten
+            if failure is None:
+                return forgotten, None
+            pause = max(REPEAT_SECONDS, failure.detail.retry_after_ms / 1000)
+            if not failure.detail.retriable or self._host.loop.time() + pause >= call.deadline:
+                return forgotten, failure
+            await asyncio.sleep(pause)
 
     @property
     def _revision(self) -> int:

@@ -235,7 +235,11 @@ class GroupsService:
             if error.code != pb.UNKNOWN_GROUP:
                 raise
             unknown = error  # offsets may still exist: committed without members, or left by an interrupted call
-        response.partitions = await self._partitions.forget(request.group, last_epoch, call)
+        response.partitions, failure = await self._partitions.forget(request.group, last_epoch, call)
+        if failure is not None:
+            if unknown is None or response.partitions:
+                failure.detail.outcome = pb.UNKNOWN_OUTCOME
+            raise failure
         if unknown is not None and not response.partitions:
             raise unknown
         return response

@@ -954,7 +954,7 @@ async def test_a_deletion_keeps_the_offsets_of_a_member_that_joined_meanwhile(
     partitions = node.groups_service._partitions
     forget = partitions.forget
 
-    async def late(*arguments: object) -> int:
+    async def late(*arguments: object) -> tuple[int, RequestError | None]:
         await settle(node, second)
         await second.open(part)
         assert await second.commit(part, 7) == 0
@@ -1003,8 +1003,30 @@ async def test_a_group_is_deleted_while_a_broker_that_leads_nothing_is_down(node
     group_id = GroupId(topic.partitions[0].group_id)
     node.leadership.claim(group_id, Term(99), NodeId(2))
     with pytest.raises(RequestError) as raised:
-        await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())
+        await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call(0.1))
     assert code_of(raised) == pb.NO_LEADER, "its partition has no other leader"
+    assert raised.value.detail.outcome == pb.NOT_APPLIED
+
+
+async def test_a_deletion_that_a_leader_missed_is_in_doubt_and_ends_when_the_leader_returns(node: Harness) -> None:
+    """The group was deleted with the offsets of other partitions, and the error said that nothing was done."""
+    topic = await node.topic(partitions=2)
+    await node.append(topic, batch(10))
+    await node.register(2, "uuid-2")
+    member = Member(node, "", "g")
+    for number in (0, 1):
+        assert await member.commit((topic.topic_id, number), 0) == 0
+    group_id = GroupId(topic.partitions[1].group_id)
+    before = node.leadership.get(group_id)
+    node.leadership.claim(group_id, Term(99), NodeId(2))
+    with pytest.raises(RequestError, match="broker 2 may keep offsets of group 'g'") as raised:
+        await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call(0.1))
+    assert raised.value.detail.outcome == pb.UNKNOWN_OUTCOME, "the other partition's offset is forgotten"
+    assert await member.commit((topic.topic_id, 0), 4) == 0
+    deleting = asyncio.create_task(node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call()))
+    await asyncio.sleep(0.01)
+    node.leadership.claim(group_id, Term(100), before.node_id)
+    assert (await deleting).partitions == 1
 
 
 class VirtualTime:
