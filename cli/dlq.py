@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -207,12 +207,10 @@ def redrive(
         return plan
 
     async def send(letters: DeadLetterTopic) -> RedriveReport:
-        import asyncio
-
         from raftmq.client.dead_letters.topic import RedriveReport
 
         report = RedriveReport()
-        try:
+        with telling_a_part(report, f"of {topic} sent back"):
             await letters.redrive(
                 plan.counts,
                 lambda letter: chosen(letter) and plan.may_send(letter),
@@ -220,12 +218,6 @@ def redrive(
                 per_second=rate,
                 count_max=limit,
             )
-        except asyncio.CancelledError:
-            print(
-                f"{counted(report.settled, 'record')} of {topic} sent back; run the command again to continue",
-                file=sys.stderr,
-            )
-            raise
         return report
 
     with as_question():
@@ -287,7 +279,8 @@ def purge(
         from raftmq.client.dead_letters.topic import RedriveReport
 
         report = RedriveReport()
-        await letters.purge(counts, None if chosen.is_everything else chosen, report)
+        with telling_a_part(report, f"of {topic} purged"):
+            await letters.purge(counts, None if chosen.is_everything else chosen, report)
         return report
 
     with as_question():
@@ -301,6 +294,16 @@ def purge(
         print_json({"topic": topic, "chosen": total, "purged": settled})
     else:
         print(f"{counted(settled, 'record')} of {topic} purged")
+
+
+@contextmanager
+def telling_a_part(report: RedriveReport, result: str) -> Iterator[None]:
+    """Print the number of records so far if the command ends before its work does."""
+    try:
+        yield
+    except BaseException:
+        print(f"{counted(report.settled, 'record')} {result}; run the command again to continue", file=sys.stderr)
+        raise
 
 
 async def waiting_of(letters: DeadLetterTopic, counts: Sequence[LetterCount]) -> AsyncGenerator[DeadLetter, None]:

@@ -11,6 +11,7 @@ from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption, 
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
 from raftmq.cli.queue.calls import run_queue
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
+from raftmq.errors import Outcome, RaftMQError
 
 if TYPE_CHECKING:
     from raftmq.client.queue.job_view import QueueJob
@@ -58,9 +59,14 @@ def jobs(
 
 
 async def _cancel_all(queue: Queue[bytes], jobs: list[str], output: Output) -> None:
-    """Stop jobs one after the other, and print each."""
-    for job in jobs:
-        count = await queue.cancel_job(job)
+    """Stop jobs one after the other, and print each. After the first, an error has the outcome UNKNOWN."""
+    for number, job in enumerate(jobs):
+        try:
+            count = await queue.cancel_job(job)
+        except RaftMQError as error:
+            if number:
+                error.outcome = Outcome.UNKNOWN  # the jobs before it are cancelled
+            raise
         if output is Output.JSON:
             print_json({"topic": queue.topic, "id": job, "result": "cancelled", "done": count})
         else:

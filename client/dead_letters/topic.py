@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -32,7 +32,9 @@ from raftmq.client.producer.sequenced_batches import Cells, cells_of, record_roo
 from raftmq.errors import (
     InvalidTopicNameError,
     NoLeaderError,
+    Outcome,
     ProducerFencedError,
+    RaftMQError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -73,6 +75,17 @@ class LetterCount:
     end: int
     waiting: int
     """Records from `start` to `end` that were neither sent back nor purged."""
+
+
+@contextmanager
+def _in_doubt_after_a_part(report: RedriveReport) -> Iterator[None]:
+    """Give an error the outcome UNKNOWN if letters were settled before it."""
+    try:
+        yield
+    except RaftMQError as error:
+        if report.settled:
+            error.outcome = Outcome.UNKNOWN
+        raise
 
 
 class DeadLetterTopic:
@@ -180,35 +193,37 @@ class DeadLetterTopic:
 
         Raises:
             FencedError: another process redrives or purges the same letters.
-            RaftMQError: a step failed. Completed chunks are recorded. Call it again to continue.
+            RaftMQError: a step failed. Completed chunks are recorded. Call it again to continue. Its `outcome` is UNKNOWN once a letter is sent.
         """
-        for count in counts:
-            for first in stretches(count.start, count.end):
-                await self._redrive_stretch(count, first, choose, report, per_second, count_max)
-            await self._trim(count.partition)
+        with _in_doubt_after_a_part(report):
+            for count in counts:
+                for first in stretches(count.start, count.end):
+                    await self._redrive_stretch(count, first, choose, report, per_second, count_max)
+                await self._trim(count.partition)
 
     async def purge(self, counts: Iterable[LetterCount], choose: Choose | None, report: RedriveReport) -> None:
         """Drop the letters that `choose` selects. If it is None, drop all counted records. Raises as `redrive` does.
 
         `choose` is not asked about letters that an interrupted redrive may have sent: they are not purged.
         """
-        for count in counts:
-            if choose is None:
-                await delete_records(self._resolver, {count.partition: count.end}, self._timeout_seconds)
-                report.settled += count.waiting
-                continue
-            for first in stretches(count.start, count.end):
-                stored = await self._ledgers.open(count.partition.partition, first)
-                under_way = set(stored.ledger.chunk_offsets())
-                chosen = [
-                    letter.record.offset
-                    async for letter in self._letters(count, stored.ledger)
-                    if letter.record.offset not in under_way and choose(letter)
-                ]
-                if chosen:
-                    await self._ledgers.replace(stored, stored.ledger.with_settled(chosen))
-                report.settled += len(chosen)
-            await self._trim(count.partition)
+        with _in_doubt_after_a_part(report):
+            for count in counts:
+                if choose is None:
+                    await delete_records(self._resolver, {count.partition: count.end}, self._timeout_seconds)
+                    report.settled += count.waiting
+                    continue
+                for first in stretches(count.start, count.end):
+                    stored = await self._ledgers.open(count.partition.partition, first)
+                    under_way = set(stored.ledger.chunk_offsets())
+                    chosen = [
+                        letter.record.offset
+                        async for letter in self._letters(count, stored.ledger)
+                        if letter.record.offset not in under_way and choose(letter)
+                    ]
+                    if chosen:
+                        await self._ledgers.replace(stored, stored.ledger.with_settled(chosen))
+                    report.settled += len(chosen)
+                await self._trim(count.partition)
 
     async def _redrive_stretch(
         self, count: LetterCount, first: int, choose: Choose, report: RedriveReport, per_second: float, count_max: int
@@ -294,7 +309,7 @@ class DeadLetterTopic:
                 raise taken_over() from None
             else:
                 sent += [letter.record.offset for letter in letters]
-        report.settled += len(sent)
+                report.settled += len(letters)
         return sent
 
     async def _trim(self, partition: TopicPartition) -> None:

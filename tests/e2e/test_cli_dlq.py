@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from raftmq import Record, Worker, sync
 from raftmq.client.base import settings
+from raftmq.client.connection.resolver import TopicInfo
 from raftmq.client.dead_letters.redrive_ledger import RedriveLedger
 from raftmq.client.dead_letters.redrive_ledgers import RedriveLedgers, StoredLedger
 from raftmq.client.dead_letters.topic import DeadLetterTopic
+from raftmq.client.producer.sequenced_append import SequencedAppender
+from raftmq.errors import NoLeaderError
 from raftmq.testing import LocalCluster
 
 from tests.support.e2e.raftmq_command import answer, assert_one_sentence, lines_of, raftmq, started
@@ -385,6 +388,41 @@ def test_purge_removes_the_chosen_letters_or_all(cluster: LocalCluster, source: 
     assert shown(cluster, source) == []
     assert lines_of(cluster, dead, "--from-beginning") == []
     assert returned(cluster, source) == []
+
+
+def test_a_redrive_or_purge_done_in_part_is_not_reported_as_not_applied(
+    cluster: LocalCluster, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with exit code 3, which promises that nothing was applied, and did not tell the number of records."""
+    dead = f"{source}.dead"
+    bury(cluster, source, range(5))
+    append = SequencedAppender.append
+
+    async def append_to_0(
+        appender: SequencedAppender, info: TopicInfo, partition: int, batches: list[bytes]
+    ) -> list[int]:
+        if partition == 1:
+            raise NoLeaderError(f"{source}/1 has no leader")
+        return await append(appender, info, partition, batches)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SequencedAppender, "append", append_to_0)
+        done = raftmq(cluster, "dlq", "redrive", dead, "--yes")
+    assert (done.returncode, done.stdout) == (5, b"")
+    assert b"3 records of %b sent back; run the command again to continue\n" % dead.encode() in done.stderr
+    assert answer(cluster, "dlq", "redrive", dead, "--yes")["redriven"] == 5
+    assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(5)}
+
+    async def refuse(*_: object) -> None:
+        raise NoLeaderError(f"{dead}/0 has no leader")
+
+    bury(cluster, source, range(5, 7))
+    with monkeypatch.context() as patched:
+        patched.setattr("raftmq.client.dead_letters.topic.delete_records", refuse)
+        assert raftmq(cluster, "dlq", "purge", dead, "--yes").returncode == 3
+        done = raftmq(cluster, "dlq", "purge", dead, "--error", "*", "--yes")
+    assert done.returncode == 5
+    assert b"2 records of %b purged; run the command again to continue\n" % dead.encode() in done.stderr
 
 
 def test_a_topic_that_is_not_for_dead_letters_is_refused(cluster: LocalCluster, source: str) -> None:

@@ -25,3 +25,13 @@ def test_a_job_that_is_not_there_is_refused(jobs: QueueCommands) -> None:
     assert_refused(jobs.run("queue", "jobs", "jobs", "--cancel", "0-9"), 4, "")
     assert_refused(jobs.run("queue", "jobs", "jobs", "--cancel", "7-1"), 4, "partitions 0 to 0")
     assert_refused(jobs.run("queue", "jobs", "jobs", "--cancel", "seven"), 2, "such as '0-7'")
+
+
+def test_a_job_that_is_not_there_after_one_that_was_stopped_leaves_the_command_in_doubt(
+    wide_jobs: QueueCommands,
+) -> None:
+    """It ended with exit code 4, which promises that nothing was applied."""
+    wide_jobs.cluster.is_job_endless = True
+    done = wide_jobs.run("queue", "jobs", "jobs", "--cancel", "1-1", "--cancel", "7-1")
+    assert_refused(done, 5, "partitions 0 to ")
+    assert done.stdout == "job 1-1 cancelled after 3 messages\n"
