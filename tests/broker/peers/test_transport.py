@@ -165,6 +165,9 @@ async def test_a_malformed_host_name_is_retried_like_a_silent_one(monkeypatch):
 
 @pytest.mark.parametrize("passes", range(6))
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored .*_SelectorTransport.__del__:pytest.PytestUnraisableExceptionWarning"
+)  # on 3.14
 async def test_a_connection_accepted_while_the_transport_closes_is_closed_too(passes):
     """Some passes of the loop lie between the kernel's accept and the protocol. The transport did not know the connection during them.
 
