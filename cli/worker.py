@@ -217,8 +217,9 @@ def run(
     group.
 
     Each record is processed at least once: the group's progress passes it only after the function has returned, or the
-    record is in the dead-letter topic. After a signal no new record is started. The command ends with code 0 when the
-    running handlers have finished, or with code 5 if they did not finish in time. A second signal ends it immediately.
+    record is in the dead-letter topic. After a signal no record above the highest finished one is started. The command
+    ends with code 0 when the running handlers have finished, or with code 5 if they did not finish in time. A second
+    signal ends it immediately.
 
     On a queue topic the cluster hands out the messages and counts the attempts. The topic, not the worker, has the
     settings of order and retries, so that --ordering, --retries, --retry-backoff and --auto-offset-reset are refused.

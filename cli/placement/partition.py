@@ -171,7 +171,8 @@ def move(
     interrupting the command does not stop it.
 
     The partition is pinned there: automatic balancing leaves it. The pin ends with --unpin, with raftmq cluster
-    rebalance, when one of its brokers is drained or lost, and when the replication factor changes.
+    rebalance, when one of its brokers is drained or removed, when the replication factor changes, and when the move is
+    given up.
     """
     if unpin is (to is not None):
         raise typer.BadParameter("give either --to, to move the partition, or --unpin")
