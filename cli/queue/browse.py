@@ -66,7 +66,7 @@ def browse(
     """Show the messages of a queue topic, partition by partition, without leasing them.
 
     With --output json, print one object per line with all fields. With --values, raftmq queue put --format messages can
-    read these lines. Messages that change while they are listed may be missing, or appear in their earlier state.
+    read these lines. Messages that change while they are listed may be missing or listed twice.
     """
     show(
         topic,
