@@ -252,5 +252,6 @@ class PeerClocks:
         if before_ms is not None and not self._is_near(ahead_ms, before_ms):
             self._heard.clear()
             self._asked.clear()
+            self._agreed_until = 0.0
             self._began_at = self._loop.time()
             self.ask_all()

@@ -176,5 +176,5 @@ def test_protobuf_is_not_loaded_before_it_is_used():
 @pytest.mark.parametrize(("serializer", "data"), [(Json(), b"[" * 100_000), (MessagePack(), b"\x91" * 100_000)])
 def test_bytes_that_are_nested_too_deeply_are_invalid(serializer: Serializer[object], data: bytes) -> None:
     """One such record ended programs that skip what is no valid value."""
-    with pytest.raises(DeserializationError, match="recursion|Stack overflow"):
+    with pytest.raises(DeserializationError, match=r"recursion|Stack overflow"):
         serializer.deserialize(data)

@@ -274,6 +274,19 @@ def test_an_answer_from_before_a_sleep_is_ignored():
     assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
 
 
+def test_an_agreement_ends_with_a_leap_that_an_answer_shows_first():
+    """For up to 50 ms the clock counted as agreed after the leap. Records with such a stamp were deleted too early (seed 981079)."""
+    cluster = Cluster(0, 0, 0)
+    cluster.check()
+    clocks = cluster.clocks[1]
+    assert clocks.look().agreement is A
+    cluster.wrong_ms[1] = -960 * HOUR_MS
+    clocks.on_answer(NodeId(2), memoryview(b"".join(map(bytes, encode_clock(1, START_MS)))))
+    assert not clocks.is_trusted, "nothing expires by it"
+    assert not cluster.takes_records(1)
+    assert cluster.error_ms(1) == pytest.approx(0, abs=1)
+
+
 def test_after_a_sleep_a_stopped_clock_is_not_trusted_before_the_others_answered():
     """Node 2 wakes with the time at which it fell asleep, which was also the last trusted time, and it answers first."""
     cluster = Cluster(0, 0, 0)
