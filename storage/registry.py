@@ -355,11 +355,11 @@ class Registry:
 
     @property
     def seeds(self) -> tuple[str, ...]:
-        """Last known client addresses of the other nodes, to ask when the metadata replica cannot help."""
+        """Last known peer addresses of the other nodes, to ask when the metadata replica cannot help."""
         return self._node.seeds
 
     def set_seeds(self, addresses: Iterable[str]) -> None:
-        """Record the client addresses of the other nodes. Does not write if nothing changed."""
+        """Record the peer addresses of the other nodes. Does not write if nothing changed."""
         seeds = tuple(sorted(set(addresses)))
         with self._changing:
             if seeds != self._node.seeds:

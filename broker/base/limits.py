@@ -145,7 +145,7 @@ class Limits:
     client_connections_max: int = 8192
     """Connections to the client port. Further ones are closed immediately."""
     data_connections_max: int = 2048
-    """Connections to the data port. For one more, the connection that was silent longest is closed. The clients of an event loop share two."""
+    """Connections to the data port. For one more, the connection that was silent longest is closed. The clients of an event loop share three."""
     data_handshakes_max: int = 1024
     """Connections to the data port that have not said HELLO. Beyond it the oldest of them is closed. As many as the kernel can hand over in
     one turn of the event loop, because after a restart of the broker all clients connect simultaneously."""

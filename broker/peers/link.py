@@ -141,7 +141,7 @@ class Link:
                     self._tell(self._owner.handler.on_peer_refused)
             except FrameError as error:
                 refused = error
-                # it repeats until an operator acts, on all three channels for the same reason, so it is logged once
+                # it repeats until an operator acts, on all four channels for the same reason, so it is logged once
                 if str(error) != refusal and self.channel is Channel.CONTROL:
                     refusal = str(error)
                     self._say_refused(refusal)

@@ -1,8 +1,8 @@
 """Step every group of this node: one loop over the dirty ones, one timer per class, no task per group.
 
-A pass does: messages in → `step` → `ready` → send, pass writes to the writer threads, apply, wake waiters. The engine runs the
-effects that the cores request and decides nothing about the protocol. It receives clock, randomness, transport, store and writers
-as arguments, so that it also runs on a virtual-time loop.
+A pass does: messages in → `step` → `ready` → send, prepare writes, apply, wake waiters, pass the writes to the writer threads. The
+engine runs the effects that the cores request and decides nothing about the protocol. It receives clock, randomness, transport, store
+and writers as arguments, so that it also runs on a virtual-time loop.
 
 Its parts are `commits` (writes), `snapshots`, `campaigns` (the gate for vote requests), `heartbeats`, `publisher` (leaderships) and
 `stall_aware_timers`. Each keeps its own state and knows only the `EngineHost` of the rest.

@@ -122,7 +122,7 @@ DATA_JOIN_BYTES_MAX: Final = 16 * KIB
 POLLS_IN_FLIGHT_MAX: Final = 4
 """Maximum number of concurrent long polls of one consumer to one broker, so that a partition can be fetched while others wait."""
 LATE_POLL_SECONDS: Final = 2.0
-"""Additional time for a poll beyond its `max_wait` before the broker is suspect."""
+"""Additional time for a poll beyond its `max_wait_ms` before the broker is suspect."""
 FETCH_MESSAGE_BYTES_MAX: Final = 3 * MIB + MIB // 2
 CONSUMER_BUFFER_BYTES_MAX: Final = 32 * MIB
 """Maximum bytes fetched and not yet returned, over all partitions of one consumer. Answers under way may exceed it, and one batch of each partition."""

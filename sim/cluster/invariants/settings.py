@@ -1,4 +1,4 @@
-"""`SettingsAreKept` and `SettingsAreFollowed`: each change of run-time settings has exactly its effect on the metadata, and in the end each
+"""`SettingsAreKept` and `why_not_followed`: each change of run-time settings has exactly its effect on the metadata, and in the end each
 broker uses the values in the metadata. Both are computed in a slow and obvious way.
 """
 
