@@ -295,7 +295,7 @@ def late_rows_reach_the_old_state() -> None:
     },
     stall_disk=8,
     fault_every=0.2,
-    disk_latency=0.02,
+    disk_latency=0.05,
 )  # fmt: skip
 def leases_before_settlements() -> None:
     from raftmq.broker.partitions.queue import commands
