@@ -205,7 +205,7 @@ async def test_a_node_of_another_cluster_is_not_connected():
     ],
 )
 async def test_a_refusal_is_logged_once_and_is_no_warning_while_a_cluster_forms(reason, name, level):
-    """Each of the three channels logged it."""
+    """Each channel logged it."""
     async with transport(2) as (_, two, address), transport(1) as (one, _, _):
         refused = asyncio.Queue()
 
