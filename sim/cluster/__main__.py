@@ -12,13 +12,14 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
 
 from sim.cluster.batch import judged, run_batch
 from sim.cluster.mutants import MUTANTS
+from sim.cluster.options import Options
 from sim.cluster.run import OPERATIONS_MIN, PRODUCT, Build, Outcome, Verdict, run_seed
 from sim.cluster.run_records import RunRecord, current_commit, write_record
 from sim.cluster.world.logs import logs_to, silence_logs
@@ -32,17 +33,19 @@ FLAGS: Final = {
     "has_entrants": "--entries",
 }
 """The parts of a build that only some seeds have, with the flags that give them to every seed."""
-Forced = Mapping[str, bool]
-"""The parts that every seed has."""
+OPTION_TYPES: Final = {
+    one.name: kind for one in fields(Options) if (kind := {"int": int, "float": float}.get(str(one.type)))
+}
+"""The options of a run that `--set` can change."""
 REPORT_SECONDS = 2.0
 """Interval of the progress reports of a batch."""
 _BAR_WIDTH = 30
 
 
-def replay_command(seed: int, mutant: str | None, forced: Forced) -> str:
-    """Return the command that replays a run."""
+def replay_command(seed: int, mutant: str | None, chosen: Sequence[str]) -> str:
+    """Return the command that replays a run with these flags of `chosen_flags`."""
     if mutant is None:
-        named = " ".join(FLAGS[part] for part in forced)
+        named = " ".join(chosen)
         return f"make sim SEED={seed}" + (f' ARGS="{named}"' if " " in named else f" ARGS={named}" if named else "")
     return f"python -m sim.cluster --seed {seed} --mutant {mutant}"
 
@@ -62,10 +65,23 @@ def summary(outcome: Outcome) -> str:
     )
 
 
-def _build(mutant: str | None, forced: Forced) -> Build:
-    if mutant is not None:
-        return MUTANTS[mutant].build
-    return replace(PRODUCT, **forced)  # type: ignore[arg-type]  # by name
+def chosen_flags(build: Build) -> list[str]:
+    """Return the flags that make this build of the product."""
+    parts = [flag for part, flag in FLAGS.items() if getattr(build, part)]
+    return [*parts, *(f"--set {name}={value}" for name, value in build.option_overrides.items())]
+
+
+def _option(text: str) -> tuple[str, int | float]:
+    """Parse `NAME=VALUE` of `--set`."""
+    name, _, value = text.partition("=")
+    if name not in OPTION_TYPES:
+        raise argparse.ArgumentTypeError(f"{name!r} is no option; those with numbers are {', '.join(OPTION_TYPES)}")
+    try:
+        return name, OPTION_TYPES[name](value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{name}: {value!r} is not a number of type {OPTION_TYPES[name].__name__}"
+        ) from None
 
 
 def _replay(seed: int, build: Build, level: str | None, history: Path | None) -> Outcome:
@@ -95,7 +111,7 @@ def _run_many(
     count: int,
     jobs: int,
     mutant: str | None,
-    forced: Forced,
+    build: Build,
     *,
     is_recorded: bool,
 ) -> Verdict:
@@ -109,7 +125,6 @@ def _run_many(
     virtual_seconds = 0.0
     slowest = Outcome(first, Verdict.OK, "")
     is_terminal = sys.stderr.isatty()
-    build = _build(mutant, forced)
     for done, outcome in enumerate(run_batch(first, count, jobs, build), start=1):
         virtual_seconds += outcome.virtual_seconds
         slowest = max(slowest, outcome, key=lambda one: one.healing_seconds)
@@ -142,7 +157,7 @@ def _run_many(
         write_record(
             RunRecord(
                 commit,
-                [FLAGS[part] for part in forced],
+                chosen_flags(build),
                 first,
                 count,
                 findings,
@@ -155,7 +170,7 @@ def _run_many(
         )
     if not findings:
         return Verdict.OK
-    print(replay_command(findings[0].seed, mutant, forced), flush=True)
+    print(replay_command(findings[0].seed, mutant, chosen_flags(build)), flush=True)
     return min(one.verdict for one in findings)
 
 
@@ -188,28 +203,39 @@ def main() -> int:
     parser.add_argument(
         "--entries", action="store_true", help="clients enter shared sets in every seed, not only in some"
     )
+    parser.add_argument(
+        "--set",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option that every seed has, such as wrong_clock=8 for clocks that are often wrong (sim/cluster/options.py). Repeatable",
+    )
     parser.add_argument("--record", action="store_true", help="add a row to sim/cluster/runs.csv")
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
         parser.error("only a batch of seeds of the product is recorded")
-    given = {
-        "has_queues": arguments.queues,
-        "is_upgraded": arguments.upgrades,
-        "has_claimers": arguments.claims,
-        "has_entrants": arguments.entries,
-    }
-    forced = {part: True for part, is_given in given.items() if is_given}
+    if arguments.mutant is not None:
+        build = MUTANTS[arguments.mutant].build
+    else:
+        build = replace(
+            PRODUCT,
+            option_overrides=dict(arguments.set),
+            has_queues=arguments.queues or None,
+            is_upgraded=arguments.upgrades or None,
+            has_claimers=arguments.claims or None,
+            has_entrants=arguments.entries or None,
+        )
     if arguments.seed is None:
         return _run_many(
-            arguments.first, arguments.seeds, arguments.jobs, arguments.mutant, forced, is_recorded=arguments.record
+            arguments.first, arguments.seeds, arguments.jobs, arguments.mutant, build, is_recorded=arguments.record
         )
     seed = arguments.seed
-    build = _build(arguments.mutant, forced)
     outcome = judged(seed, _replay, seed, build, arguments.log, arguments.history)
     print(summary(outcome))
     if outcome.verdict is not Verdict.OK:
         print(finding(outcome))
-    print(replay_command(outcome.seed, arguments.mutant, forced))
+    print(replay_command(outcome.seed, arguments.mutant, chosen_flags(build)))
     return outcome.verdict
 
 
