@@ -93,8 +93,8 @@ class PeerClocks:
         self._questions = 0
         self._held_ms: float | None = None
         """Offset to loop time of the last time that could be trusted. None if there was none since the start."""
-        self._own_ahead_ms: float | None = None
-        """Offset to loop time of this node's clock at the last comparison."""
+        self._ahead_ms: tuple[float, float] | None = None
+        """Offsets to loop time of this node's clock and of the time since the machine's start, at the last comparison."""
         self._agreed_until = 0.0
         """Loop time until which the last agreement is reused."""
         self._began_at = loop.time()
@@ -225,8 +225,8 @@ class PeerClocks:
 
     def _agreed_ms(self) -> int | None:
         """Return this clock's time if it agreed a moment ago and has not leapt since, else None. The fast path of `now_ms`."""
-        now, own_ms, ahead_ms = self._loop.time(), self._clock.now_ms(), self._own_ahead_ms
-        has_leapt = ahead_ms is None or not self._is_near(own_ms - now * 1000, ahead_ms)
+        now, own_ms, before_ms = self._loop.time(), self._clock.now_ms(), self._ahead_ms
+        has_leapt = before_ms is None or self._is_leap(before_ms, self._ahead_of_loop_ms(now, own_ms))
         return None if now >= self._agreed_until or has_leapt else own_ms
 
     def _fresh(self, now: float) -> dict[NodeId, float]:
@@ -242,14 +242,20 @@ class PeerClocks:
     def _is_near(self, one_ms: float, other_ms: float) -> bool:
         return abs(one_ms - other_ms) <= self._bound_ms
 
-    def _look_for_leap(self) -> None:
-        """Forget all answers, and ask every node again, if this clock has leapt against loop time.
+    def _ahead_of_loop_ms(self, now: float, own_ms: float) -> tuple[float, float]:
+        return own_ms - now * 1000, self._clock.boottime_ns() / 1_000_000 - now * 1000
 
-        Either the clock was set, or the machine slept and loop time was paused. Answers are kept relative to loop time.
+    def _is_leap(self, before_ms: tuple[float, float], ahead_ms: tuple[float, float]) -> bool:
+        return not (self._is_near(ahead_ms[0], before_ms[0]) and self._is_near(ahead_ms[1], before_ms[1]))
+
+    def _look_for_leap(self) -> None:
+        """Forget all answers, and ask every node again, if loop time has become another one since the last comparison.
+
+        Either this clock was set, or the machine slept and loop time was paused. This clock may have been paused, too. Answers are kept
+        relative to loop time.
         """
-        ahead_ms = self._clock.now_ms() - self._loop.time() * 1000
-        before_ms, self._own_ahead_ms = self._own_ahead_ms, ahead_ms
-        if before_ms is not None and not self._is_near(ahead_ms, before_ms):
+        before_ms, self._ahead_ms = self._ahead_ms, self._ahead_of_loop_ms(self._loop.time(), self._clock.now_ms())
+        if before_ms is not None and self._is_leap(before_ms, self._ahead_ms):
             self._heard.clear()
             self._asked.clear()
             self._agreed_until = 0.0

@@ -27,6 +27,9 @@ class SetParts(NodeEnvironment):
     def now_ms(self):
         return self.wall.now_ms() + self.wrong_ms
 
+    def boottime_ns(self):
+        return self.wall.boottime_ns()
+
 
 @pytest.mark.parametrize("hours", [200, -200])
 async def test_a_leader_with_a_wrong_clock_deletes_nothing_says_so_and_hands_over(nodes, hours):

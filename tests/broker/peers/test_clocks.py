@@ -50,6 +50,7 @@ class Cluster:
         self.ignorant: set[int] = set()
         """Nodes that do not know yet that there are others."""
         self.delay_seconds = 0.0
+        self.slept_seconds = 0
         self.sent: list[tuple[int, int, FrameType, memoryview]] = []
         self.clocks = {node: self._clocks(node) for node in self.wrong_ms}
 
@@ -70,6 +71,9 @@ class Cluster:
         class Wall:
             def now_ms(self) -> int:
                 return int(cluster.true_ms + cluster.wrong_ms[node])
+
+            def boottime_ns(self) -> int:
+                return int((cluster.loop.seconds + cluster.slept_seconds) * 1_000_000_000)
 
         others = tuple(NodeId(other) for other in self.wrong_ms if other != node)
         return PeerClocks(self.loop, Wall(), Transport(), TIMES, lambda: () if node in cluster.ignorant else others)
@@ -287,6 +291,22 @@ def test_an_agreement_ends_with_a_leap_that_an_answer_shows_first():
     assert cluster.error_ms(1) == pytest.approx(0, abs=1)
 
 
+def test_a_sleep_in_which_the_own_clock_stood_still_ends_the_agreement():
+    """Answers from before it, relative to a loop that stood still too, made the stopped clock look right (7134 with clock faults)."""
+    cluster = Cluster(0, 0, 0)
+    cluster.check()
+    clocks = cluster.clocks[1]
+    assert clocks.look().agreement is A
+    cluster.slept_seconds = 25 * 3_600
+    cluster.wrong_ms[2] = cluster.wrong_ms[3] = 25 * HOUR_MS
+    assert not clocks.is_trusted
+    assert not cluster.takes_records(1)
+    assert clocks.median_ms() is None
+    cluster.deliver()
+    assert clocks.look().agreement is D
+    assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
+
+
 def test_after_a_sleep_a_stopped_clock_is_not_trusted_before_the_others_answered():
     """Node 2 wakes with the time at which it fell asleep, which was also the last trusted time, and it answers first."""
     cluster = Cluster(0, 0, 0)
@@ -371,6 +391,9 @@ class SetClock:
     def now_ms(self) -> int:
         return START_MS + int(self._loop_clock() * 1000) + self.wrong_ms
 
+    def boottime_ns(self) -> int:
+        return int(self._loop_clock() * 1_000_000_000)
+
 
 QUICK = replace(TIMING, clock_check_seconds=0.05, clock_difference_seconds=1.0)
 
@@ -390,6 +413,9 @@ class ClockCluster(EngineCluster):
 
     def now_ms(self) -> int:
         return START_MS
+
+    def boottime_ns(self) -> int:
+        return int(self.loop.time() * 1_000_000_000)
 
     async def until(self, node_id, agreement):
         await until(lambda: self.nodes[node_id].engine.clocks.look().agreement is agreement)
