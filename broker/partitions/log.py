@@ -232,7 +232,7 @@ class PartitionLog:
         index = recent.index_of_offset(Offset(offset))
         if index is None:
             return None
-        last = self.replica.core.applied_index  # later entries may not be committed and must not be visible
+        last = self._last_applied()
         while index <= last:
             entries = recent.slice(index, last, bytes_max)
             if entries is None:
@@ -242,6 +242,14 @@ class PartitionLog:
                 return found
             index = LogIndex(entries[-1].index + 1)  # only commands were found: continue after them
         return None
+
+    def _last_applied(self) -> LogIndex:
+        """Return the last entry that may be served: later ones may not be committed.
+
+        The core is ahead of the machine and of the log here from the arrival of a snapshot until it is installed.
+        """
+        replica = self.replica
+        return LogIndex(min(replica.core.applied_index, replica.state_machine.applied_index))
 
     async def _read_cold(self, offset: int, bytes_max: int) -> list[Entry]:
         index: LogIndex | None = self._read_positions.pop(offset, None)
@@ -253,7 +261,7 @@ class PartitionLog:
         try:
             if index is None:
                 index = await self.in_thread(self._store.find_offset, self.replica.key, Offset(offset))
-            last = self.replica.core.applied_index
+            last = self._last_applied()
             if index is not None and index <= last:
                 found = _data_from(await self._entries(index, last, bytes_max), offset)
             if is_remembered and not found:
