@@ -69,6 +69,7 @@ class PartitionQueue:
         self._store = store
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
+        self._number = 0
         self._numbers_after = 0
         machine = replica.state_machine
         self.clock = QueueClock(
@@ -199,6 +200,7 @@ class PartitionQueue:
         if topic is not self._topic:
             # views are replaced, never changed, so comparing identities is enough
             self._topic = topic
+            self._number = 0 if partition is None else partition.partition
             self._config = queue_config(topic.config) if topic is not None else _DEFAULT_CONFIG
         return self._config
 
@@ -214,8 +216,8 @@ class PartitionQueue:
     @property
     def number(self) -> int:
         """Return the number of this partition in its topic."""
-        partition = self._host.metadata.state_machine.partition(self.replica.group_id)
-        return 0 if partition is None else partition.partition
+        self.config()
+        return self._number
 
     @property
     def recovered_group(self) -> int:

@@ -19,7 +19,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind
 from raftmq.types import NodeId
 
-from tests.support.broker.queue_node import Queue, queue_node
+from tests.support.broker.queue_node import Queue, QueueNode, queue_node
 from tests.support.fsm.queue.host import COLD
 
 DAY = 24 * 3_600_000
@@ -516,3 +516,22 @@ async def test_a_schedule_does_not_fire_where_its_key_no_longer_belongs(tmp_path
         await put(queue, "moves", message=encode_messages([b"v"], keys=[KEY_OF_0]).seal())
         node.pass_time(DAY)
         await queue.progress_until(lambda: schedule_of(queue, "moves").fired_count == 1)
+
+
+async def test_a_schedule_with_a_key_is_late_at_most_while_the_metadata_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of the partition was asked from the metadata. The refusal stopped the replica."""
+    async with queue_node(tmp_path) as node:
+        queue = await node.queue()
+        await put(queue, message=encode_messages([b"v"], keys=[b"k"]).seal())
+        replica = queue.partition.replica
+
+        def missing(self: QueueNode) -> None:
+            raise RequestError(pb.NOT_READY, "this broker has not received the cluster's metadata yet")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueNode, "metadata", property(missing))
+            node.offset_ms += 24 * 3_600_000
+            for listener in replica.progress_listeners:  # as the engine does, which stops the replica after any error
+                listener()
