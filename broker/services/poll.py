@@ -173,7 +173,7 @@ class Poll:
         # taken before reading, so that records that arrive during a cold read wake the poll
         progress = [] if is_last else _progress_of(self._wants)
         answer = await self._service.read(self._wants, self._bytes_max, self._deadline, is_last=is_last)
-        if is_last or self._is_enough(answer):
+        if is_last or self._service.is_stopping or self._is_enough(answer):
             return self._response(answer)
         self._park(progress)
         return None

@@ -348,3 +348,19 @@ async def test_a_defect_is_the_outcome_of_its_poll(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(PartitionLog, "read_recent", fail)
         await node.append(topic, batch(1, sequence=0))
         assert [type(outcome) for outcome in outcomes] == [KeyError]
+
+
+async def test_a_poll_that_reads_from_disk_when_the_broker_stops_does_not_wait_afterwards():
+    async with running() as node:
+        topic = await node.topic()
+        await node.append(topic, batch(1, sequence=0))
+        node.partition(topic).replica.log.recent.clear()
+        request = poll_request(topic, 0, max_wait_ms=60_000)
+        request.min_bytes = 100_000
+        poll = asyncio.create_task(node.log.poll(request, node.call(60)))
+        await asyncio.sleep(0)  # it has begun to read
+        assert node.log.parked_polls == 0
+        assert not poll.done()
+        node.log.begin_shutdown()
+        answer = await asyncio.wait_for(poll, 2)
+        assert len(answer.partitions) == 1
