@@ -219,3 +219,4 @@ class EntryApplier:
         self._is_suspended = False
         self._is_prefetching = False
         self._missed = None
+        self._grant()  # those who wait learn that this replica does not lead

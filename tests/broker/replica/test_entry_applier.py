@@ -244,3 +244,16 @@ async def test_holders_and_entries_take_turns_in_any_order(seed):
     assert replica.heard == replica.answered == results(*range(1, 40))
     done = {number for number, task in enumerate(waiting) if not task.cancelled()}
     assert done <= {number for number, _ in taken}
+
+
+@pytest.mark.parametrize("is_suspended", [True, False])
+async def test_those_who_wait_for_the_machine_are_let_in_after_its_state_was_dropped(is_suspended):
+    replica, taken = Replica({1: 1} if is_suspended else {2: 1}), []
+    replica.applier.apply([entry(1), entry(2)])
+    waiting = asyncio.ensure_future(hold(replica, taken, "a"))
+    await asyncio.sleep(0)
+    replica.applier.give_up()
+    replica.applier.drop()  # the replica is closed, or a snapshot is installed
+    replica.machine.current = None
+    async with asyncio.timeout(1):
+        await waiting
