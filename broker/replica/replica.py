@@ -398,7 +398,10 @@ class Replica(Generic[MachineT]):
 
     def on_role_change(self, change: RoleChange) -> None:
         """Answer the calls that the change decides, and tell the listeners."""
-        self.leaderless_since = None if change.leader_id else self._host.loop.time()
+        if change.leader_id:
+            self.leaderless_since = None
+        elif self.leaderless_since is None:
+            self.leaderless_since = self._host.loop.time()
         if change.role is not Role.LEADER:
             self.is_doubted = False
             self.clock.on_doubted()

@@ -12,11 +12,13 @@ from raftmq.broker.partitions.append_gate import LogGate
 from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.partitions.producer_fence import ProducerFence
 from raftmq.broker.replica.engine import Engine
+from raftmq.broker.replica.initial_state import founder_state
 from raftmq.broker.replica.replica import Replica
 from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.core import RaftCore
-from raftmq.raft.membership import MembershipChange, MembershipOp
+from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
 from raftmq.raft.messages import AppendResponse, HeartbeatResponse
+from raftmq.raft.ready import Role, RoleChange
 from raftmq.types import Term
 
 from tests.support.broker.engine_cluster import SLOW_TIMING, TIMING, EngineCluster, data, next_progress, state_durable
@@ -431,3 +433,14 @@ async def test_an_unsendable_message_does_not_prevent_others(part):
         engine.mark_dirty(leader)
         await until(lambda: flushed)
         assert failures[0] is Work.ENGINE
+
+
+async def test_the_time_without_a_leader_does_not_begin_again_with_each_campaign():
+
+    async with EngineCluster(1) as cluster:
+        replica = cluster.nodes[1].add(7, founder_state(Membership((1, 2, 3))))
+        since = replica.leaderless_since
+        await asyncio.sleep(0.01)
+        for term, role in ((1, Role.PRE_CANDIDATE), (2, Role.CANDIDATE), (2, Role.FOLLOWER), (3, Role.CANDIDATE)):
+            replica.on_role_change(RoleChange(role, term, 0))
+        assert replica.leaderless_since == since
