@@ -225,7 +225,7 @@ def test_two_simultaneous_redrives_send_each_letter_back_once(cluster: LocalClus
     redrive = ("dlq", "redrive", f"{source}.dead", "--yes", "--rate", "40/s")
     with started(cluster, *redrive) as first, started(cluster, *redrive) as second:
         codes = {first.wait(60), second.wait(60)}
-    assert codes <= {0, 4}
+    assert codes <= {0, 4, 5}, "one may be taken over: before it has sent a letter back (4), or after (5)"
     assert raftmq(cluster, *redrive).returncode == 0
     assert Counter(values(returned(cluster, source))) == {f"v{n}": 1 for n in range(100)}
 
