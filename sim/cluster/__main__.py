@@ -215,6 +215,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.record and (arguments.mutant is not None or arguments.seed is not None):
         parser.error("only a batch of seeds of the product is recorded")
+    if arguments.set and arguments.mutant is not None:
+        parser.error("a mutant has options of its own: use --set without --mutant")
     if arguments.mutant is not None:
         build = MUTANTS[arguments.mutant].build
     else:

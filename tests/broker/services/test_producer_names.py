@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 from raftmq.broker.base.request_error import RETRIABLE_CODES, RequestError
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
@@ -17,13 +20,20 @@ async def named(node: Harness, name: str) -> int:
     return answer.producer_id
 
 
-async def test_too_many_names_are_refused_for_good_until_some_are_forgotten(monkeypatch):
-    monkeypatch.setattr("raftmq.fsm.metadata_producers.NAMED_PRODUCERS_MAX", 3)
+@asynccontextmanager
+async def running_with_names(*names: str) -> AsyncIterator[Harness]:
+    """Start a node of the highest feature level whose cluster knows these names of producers."""
     async with running() as node:
         await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
         await node.feature_levels.raise_feature_level(pb.RaiseFeatureLevelRequest(), node.call())
-        for name in ("a/1", "a/2"):
+        for name in names:
             await named(node, name)
+        yield node
+
+
+async def test_too_many_names_are_refused_for_good_until_some_are_forgotten(monkeypatch):
+    monkeypatch.setattr("raftmq.fsm.metadata_producers.NAMED_PRODUCERS_MAX", 3)
+    async with running_with_names("a/1", "a/2") as node:
         await node.producer_ids.broker_producer("copies", node.call())
         with pytest.raises(RequestError) as refused:
             await named(node, "b")
@@ -42,11 +52,7 @@ async def test_too_many_names_are_refused_for_good_until_some_are_forgotten(monk
 
 async def test_names_that_were_removed_before_a_failure_are_not_reported_as_kept(monkeypatch):
     monkeypatch.setattr("raftmq.broker.services.producer_ids.FORGOTTEN_NAMES_MAX", 1)
-    async with running() as node:
-        await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
-        await node.feature_levels.raise_feature_level(pb.RaiseFeatureLevelRequest(), node.call())
-        for name in ("a", "b"):
-            await named(node, name)
+    async with running_with_names("a", "b") as node:
         leader = node.producer_ids.leader
         execute = leader.execute
 

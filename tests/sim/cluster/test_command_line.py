@@ -39,3 +39,11 @@ def test_an_option_that_does_not_exist_or_is_no_number_is_refused(
         run(monkeypatch, "--set", option)
     assert raised.value.code == 2
     assert problem in capsys.readouterr().err
+
+
+def test_options_of_a_mutant_cannot_be_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They would be ignored."""
+    with pytest.raises(SystemExit) as raised:
+        run(monkeypatch, "--mutant", "votes_twice", "--set", "kill=1")
+    assert raised.value.code == 2
+    assert "a mutant has options of its own" in capsys.readouterr().err
