@@ -23,6 +23,8 @@ from raftmq.types import NodeId
 
 REPEAT_SECONDS: Final = 0.2
 """Pause before nodes are asked again to forget a group's offsets."""
+ANSWER_MARGIN_SECONDS: Final = 0.5
+"""Time that the last repetition leaves for the answer. Without it the caller would get its own time-out, which names no broker."""
 
 
 class PartitionLeaders:
@@ -158,7 +160,7 @@ class PartitionLeaders:
             if failure is None:
                 return forgotten, None
             pause = max(REPEAT_SECONDS, failure.detail.retry_after_ms / 1000)
-            if not failure.detail.retriable or self._host.loop.time() + pause >= call.deadline:
+            if not failure.detail.retriable or self._host.loop.time() + pause + ANSWER_MARGIN_SECONDS >= call.deadline:
                 return forgotten, failure
             await asyncio.sleep(pause)
 
