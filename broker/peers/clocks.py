@@ -177,8 +177,8 @@ class PeerClocks:
 
     @property
     def is_agreed(self) -> bool:
-        """Return whether the clocks of a majority agree, this node's or not."""
-        return self.look().agreement in (Agreement.AGREES, Agreement.DIFFERS)
+        """Return whether the clocks of a majority agree, this node's or not. Every queue asks, so the last agreement is reused."""
+        return self._agreed_ms() is not None or self.look().agreement in (Agreement.AGREES, Agreement.DIFFERS)
 
     @property
     def is_trusted(self) -> bool:

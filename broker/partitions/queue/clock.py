@@ -4,7 +4,7 @@ Everything in a queue that depends on time follows the append times of its entri
 clock that stamps them must run on while leaders, wall clocks and processes come and go, and it must not run away with any of them.
 
 - A running clock advances with the time since the machine's start, which counts suspension and never jumps. It slews towards the
-  median of a quorum's wall clocks by at most one twentieth. A wall clock that jumps moves it no faster than that.
+  median of the wall clocks by at most one twentieth while a majority of them agrees. Without one it does not slew.
 - Each replica keeps its clock running. A follower raises it to each append time that it receives, so that after an election the
   clock continues where the last leader left it: late by the delay of the network.
 - After a start of the process it steps to max(last append time, median). Until a quorum's clocks are known it stands still at the
@@ -175,14 +175,17 @@ class QueueClock:
 
     def _compare(self) -> None:
         """Take the present difference to the median as the correction that is left."""
+        self._compare_at_ns = self._read_at_ns + COMPARE_NS
+        self._correction_ns = 0
         median_ms = self._median_ms()
-        if self.is_provisional and median_ms is not None and self._is_agreed():
+        if median_ms is None or not self._is_agreed():
+            return  # of clocks that differ the median may be a wrong one, and after an idle day a twentieth is more than an hour
+        if self.is_provisional:
             self.is_provisional = False
             if median_ms * _MS > self._time_ns:
                 self.on_doubted()
                 self.stepped_ms += self._raise_to(median_ms)
-        self._compare_at_ns = self._read_at_ns + COMPARE_NS
-        self._correction_ns = 0 if median_ms is None else median_ms * _MS - self._time_ns
+        self._correction_ns = median_ms * _MS - self._time_ns
 
     # ---------------------------------------------------------------------------------------------------- leases
 

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.partitions.queue.clock import GRACE_MS_MAX, QueueClock
+from raftmq.broker.partitions.queue.clock import COMPARE_NS, GRACE_MS_MAX, QueueClock
 from raftmq.broker.replica.entry_clock import EntryClock
 from raftmq.proto import queue_pb2 as pb
 
@@ -87,7 +87,7 @@ class ClockMachine(RuleBasedStateMachine):
             assert self.clock.read_ms() == target_ms
             self.before = None
 
-    @precondition(lambda self: self.clock.is_running and self.world.is_known)
+    @precondition(lambda self: self.clock.is_running and self.world.is_known and self.world.is_agreed)
     @rule()
     def it_converges(self):
         """Twenty times the difference is enough after any history."""
@@ -105,6 +105,8 @@ class ClockMachine(RuleBasedStateMachine):
         elif was_running and self.before is not None and self.clock.is_provisional == was_provisional:
             elapsed_ns, passed_ms = self.world.boot_ns - self.before[0], now_ms - self.before[1]
             assert elapsed_ns * 95 // 100 - MS <= passed_ms * MS <= elapsed_ns * 105 // 100 + MS
+            if not self.world.is_agreed and elapsed_ns >= COMPARE_NS:
+                assert abs(passed_ms * MS - elapsed_ns) <= MS, "it slews only towards a majority's time"
         self.before = (self.world.boot_ns, now_ms) if self.clock.is_running else None
         self.last_ms = now_ms
 
@@ -154,6 +156,19 @@ def test_a_median_that_was_wrong_for_a_moment_counts_for_that_moment_only():
     world.wrong_ms = 0
     world.boot_ns += 20 * HOUR_MS * MS
     assert clock.now_ms() - began_ms == 20 * HOUR_MS + 100
+
+
+def test_clocks_that_differ_do_not_slew_it():
+    """After a sleep of an hour one wrong clock, of the two that were heard, set a queue back by three minutes (seed 22002)."""
+    world = World()
+    clock = world.clock()
+    began_ms = clock.now_ms()
+    world.wrong_ms, world.is_agreed = -40 * 24 * HOUR_MS, False
+    world.boot_ns += HOUR_MS * MS
+    assert clock.now_ms() - began_ms == HOUR_MS
+    world.wrong_ms, world.is_agreed = 0, True
+    world.boot_ns += 100 * MS
+    assert clock.now_ms() - began_ms == HOUR_MS + 100
 
 
 def test_an_append_time_that_it_receives_is_not_made_up_for_twice():
