@@ -97,6 +97,10 @@ class PartitionRecoveryService:
         replica = partition.replica
         core = replica.core
         known.replica_id, known.condition = replica.replica_id, pb.SERVED
+        if core.log.snapshot is not None or core.last_index > core.log.durable_index:
+            # a recovery would keep the file as it is, without the rest of the log that is described below
+            known.condition = pb.STARTING
+            known.reason = "it has data from a leader that is not on its disk yet"
         if core.applied_index < core.state_floor or not core.membership.member_ids:
             known.condition = pb.REBUILDING
             known.reason = "it has not got all data from a leader yet"
@@ -313,7 +317,7 @@ def _kept(name: str, partition: PartitionView, known: Knowledge, broker_id: int)
     if kept.condition == pb.UNREACHABLE:
         reason = f"broker {broker_id} does not answer: start it, or {hint}"
     elif kept.condition == pb.STARTING:
-        reason = f"broker {broker_id} is opening its replica of partition {name}: try again in a moment"
+        reason = f"the replica of partition {name} on broker {broker_id} cannot be kept yet ({kept.reason}): try again in a moment"
     else:
         reason = f"the replica of partition {name} on broker {broker_id} cannot be kept ({kept.reason}): {hint}"
     raise RequestError(pb.FAILED_PRECONDITION, reason)

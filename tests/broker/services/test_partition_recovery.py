@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from types import SimpleNamespace
+
 import pytest
+from raftmq.broker.base.limits import Timing
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.services.partition_recovery import _is_covered
+from raftmq.broker.partitions.log import PartitionLog
+from raftmq.broker.replica.disk import Installing, Writing
+from raftmq.broker.replica.initial_state import founder_state
+from raftmq.broker.services.partition_recovery import PartitionRecoveryService, _is_covered, _kept
 from raftmq.fsm.feature_levels import FEATURE_LEVEL, METADATA_LEVELS
+from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.metadata_commands import Done, RaiseFeatureLevel, RecoverPartition, SetReplicas
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
+from raftmq.raft.membership import Membership
+from raftmq.raft.messages import AppendRequest
+from raftmq.storage.memory_log_store import MemoryLogStore
 
+from tests.support.broker.engine_cluster import EngineCluster, EngineNode
 from tests.support.broker.harness import Harness, running
+from tests.support.broker.imaginary_leader import entry, snapshot
+from tests.support.broker.waiting import turn_until
 
 
 async def served_topic(node: Harness, *, level: int = FEATURE_LEVEL) -> None:
@@ -86,6 +101,110 @@ async def test_replicas_say_what_they_hold() -> None:
         assert (one.replica.condition, one.replica.last_index) == (pb.SERVED, replica.core.last_index)
         assert one.replica.last_term == replica.core.log.last_term > 0
         assert (await node.recovery.list_lost_partitions(pb.ListLostPartitionsRequest(), node.call())).count == 0
+
+
+class SlowStore(MemoryLogStore):
+    """A store whose writes wait while `may_write` is clear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def append_batch(self, updates):
+        self.may_write.wait(10)
+        super().append_batch(updates)
+
+    def install(self, key, hard_state, meta, rows):
+        self.may_write.wait(10)
+        super().install(key, hard_state, meta, rows)
+
+
+class Follower:
+    """A replica with records 0..4 on disk, whose disk is then slow, and the service that describes it."""
+
+    def __init__(self, node: EngineNode, store: SlowStore) -> None:
+        self.node, self.store = node, store
+        self.replica = node.add(7, founder_state(Membership((1, 2, 3))))
+        host = SimpleNamespace(
+            loop=asyncio.get_running_loop(), timing=Timing(), is_clock_trusted=True, now_ms=lambda: 0, metadata=None
+        )
+        partitions = {7: PartitionLog(self.replica, host, node.store)}
+        standing = SimpleNamespace(not_served=list)
+        self._service = PartitionRecoveryService(
+            SimpleNamespace(node_id=1, standing=standing), None, partitions, None, None, None
+        )
+
+    async def fill(self) -> None:
+        """Append records 0..4 and make them durable. The disk is slow from then on."""
+        self.step(self._append(6, 11))
+        await turn_until(lambda: self.replica.state_machine.applied_index == 10)
+        self.store.may_write.clear()
+
+    def append_more(self) -> None:
+        """Receive records 5..9, which are not written."""
+        self.step(self._append(11, 16))
+
+    def _append(self, start: int, end: int) -> AppendRequest:
+        entries = tuple(entry(index, term=5) for index in range(start, end))
+        return AppendRequest(2, 1, 5, start - 1, self.replica.core.log.last_term, entries, end - 1)
+
+    def step(self, message) -> None:
+        self.replica.step(message)
+        self.node.engine.mark_dirty(self.replica)
+
+    async def describe(self) -> pb.ReplicaKnowledge:
+        answer = await self._service.describe_replicas(peer_pb.DescribeReplicasRequest(group_ids=[7]), None)
+        (one,) = answer.replicas
+        return one.replica
+
+
+async def with_follower(check) -> None:
+    store = SlowStore()
+    async with EngineCluster(make_store=lambda node_id: store if node_id == 1 else None) as cluster:
+        for other in (2, 3):
+            cluster.isolate(other)
+        follower = Follower(cluster.nodes[1], store)
+        try:
+            await follower.fill()
+            await check(follower)
+        finally:
+            store.may_write.set()
+
+
+async def test_a_replica_cannot_be_kept_while_its_disk_lacks_a_snapshot() -> None:
+    """Its end counted, and a recovery kept the older file. Nobody was told of the records between."""
+
+    async def check(follower: Follower) -> None:
+        assert (await follower.describe()).condition == pb.SERVED
+        follower.step(snapshot(30, list(LogPartition(30).rows())))
+        for _ in range(2):
+            known = await follower.describe()
+            assert (known.condition, known.last_index, known.log_end_offset) == (pb.STARTING, 30, 25)
+            with pytest.raises(RequestError, match=r"cannot be kept yet \(it has data from a leader that"):
+                _kept("flights/0", None, {1: known}, 1)
+            await turn_until(lambda: isinstance(follower.replica.disk, Installing))
+        follower.store.may_write.set()
+        await turn_until(lambda: follower.replica.state_machine.applied_index == 30)
+        known = await follower.describe()
+        assert (known.condition, known.last_index, known.log_end_offset) == (pb.SERVED, 30, 25)
+
+    await with_follower(check)
+
+
+async def test_a_replica_cannot_be_kept_while_its_disk_lacks_entries() -> None:
+    async def check(follower: Follower) -> None:
+        follower.append_more()
+        for _ in range(2):
+            known = await follower.describe()
+            assert (known.condition, known.last_index, known.log_end_offset) == (pb.STARTING, 15, 10)
+            await turn_until(lambda: isinstance(follower.replica.disk, Writing))
+        follower.store.may_write.set()
+        await turn_until(lambda: follower.replica.core.log.durable_index == 15)
+        known = await follower.describe()
+        assert (known.condition, known.last_index, known.log_end_offset) == (pb.SERVED, 15, 10)
+
+    await with_follower(check)
 
 
 @pytest.mark.parametrize(
