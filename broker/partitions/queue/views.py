@@ -104,7 +104,7 @@ class _MissedError(Exception):
 
 
 class QueueViews:
-    """The views of one partition, on its leader. A caller bounds the time: a read of a closed replica never ends."""
+    """The views of one partition, on its leader. A caller bounds the time."""
 
     def __init__(self, replica: Replica[QueuePartition]) -> None:
         self._replica = replica
@@ -344,7 +344,7 @@ class QueueViews:
             raise _MissedError
 
     async def _read(self, ranges: Sequence[RowRange], take: Callable[[RowsFound], T]) -> T:
-        """Read rows and return the result of `take`, which gets them between two entries."""
+        """Read rows and return the result of `take`, which gets them between two entries. Raises if the replica is closed in the meantime."""
         replica = self._replica
         read: asyncio.Future[tuple[T] | None] = asyncio.get_running_loop().create_future()
 
@@ -353,7 +353,11 @@ class QueueViews:
                 read.set_result(None if replica.applier.is_suspended else (take(found),))
 
         replica.read_rows(RowsNeeded(tuple(ranges)), on_found)
-        result = await read
+        while not read.done():  # rows of a closed replica never arrive
+            if replica.is_closed:
+                raise replica.not_leader()
+            await asyncio.wait((read, replica.wait_progress()), return_when=asyncio.FIRST_COMPLETED)
+        result = read.result()
         if result is None:
             raise _MissedError
         return result[0]

@@ -179,6 +179,22 @@ async def test_what_happens_during_a_read_is_part_of_its_page(queue: Queue) -> N
     assert await reading == [(3, pb.READY), (2, pb.READY), (1, pb.LEASED)]
 
 
+async def test_a_read_ends_when_its_replica_is_closed(queue: Queue) -> None:
+    """It waited until its deadline. Upkeep had all partitions of the broker wait with it."""
+    await queue.put(1)
+    await queue.restart()
+    async with queue.held_reads() as held:
+        reading = asyncio.ensure_future(page(queue))
+        measuring = asyncio.ensure_future(queue.partition.upkeep_views.oldest_unread())
+        while len(held) < 2:
+            await asyncio.sleep(0.001)
+    queue.partition.replica.close()
+    for one in (reading, measuring):
+        with pytest.raises(RequestError) as raised:
+            await one
+        assert raised.value.code in (pb.NOT_LEADER, pb.NO_LEADER)
+
+
 async def test_the_status_says_what_a_consumer_does_not_see(queue: Queue) -> None:
     await queue.put(1, ttl=90_000)
     (token,) = await queue.lease(1, 60_000)
