@@ -307,7 +307,11 @@ class ReplicaManager:
             await self.on_writer(key, lambda: self._store.close(key))
             return
         replica = self._engine.add_replica(key, restored, machine, partial(self._metadata.replica_node, key.group_id))
-        self._serve(replica, kind)
+        try:
+            self._serve(replica, kind)
+        except Exception:
+            self._engine.remove_group(key.group_id)  # it would lead without being served, and never be opened again
+            raise
         if recovery is not None and self._leaving(GroupId(recovery.old_group_id)):
             # an earlier attempt to continue its data failed after the new file was registered
             self._begin(GroupId(recovery.old_group_id))
@@ -348,6 +352,7 @@ class ReplicaManager:
 
     def _serve(self, replica: Replica[StateMachine], kind: TopicKind[Partition]) -> None:
         key = replica.key
+        self._on_serving(replica, kind)
         self._served[key.group_id] = key
         if self._unserved.get(key.group_id) == key:
             del self._unserved[key.group_id]
@@ -355,7 +360,6 @@ class ReplicaManager:
         if trouble is not None:
             trouble.served_at = self._loop.time()
             log.info("replica_served_again", group_id=key.group_id, replica_id=key.replica_id, attempt=trouble.attempts)
-        self._on_serving(replica, kind)
 
     async def _retire(self, key: ReplicaKey) -> None:
         hosted = self._engine.replicas.get(key.group_id)

@@ -12,6 +12,7 @@ from raftmq.broker.base.supervisor import Work
 from raftmq.broker.cluster import replica_files, unserved
 from raftmq.broker.cluster import replica_manager as local_replicas
 from raftmq.broker.cluster.unserved import NotServedReason, Trouble
+from raftmq.broker.partitions.log import PartitionLog
 from raftmq.broker.services.call import Call
 from raftmq.fsm.log_partition import LogPartition
 from raftmq.fsm.tables import encode_value
@@ -252,6 +253,23 @@ async def test_a_replica_stopped_by_a_defect_is_shown_and_opened_again(nodes, mo
     assert await appending == 1, "the record that was under way exists once"
     assert await append(node, topic, 2) == 2
     assert not node.view.quarantined()
+
+
+async def test_a_replica_whose_service_cannot_begin_is_shown_and_opened_again(nodes, monkeypatch):
+    """It voted and led without being served. It was neither shown nor tried again before the next start."""
+    node = await nodes.serve("one", bootstrap=True)
+    monkeypatch.setattr(unserved, "RETRY_SECONDS_MIN", 0.3)
+    monkeypatch.setattr(unserved, "RETRY_SECONDS_MAX", 0.3)
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "__init__", mock.Mock(side_effect=KeyError("planted")))
+        creating = asyncio.ensure_future(create(node, "flights"))
+        await until(lambda: node.supervisor.failures[Work.REPLICAS])
+        assert list(node.engine.replicas) == [METADATA_GROUP_ID], "what nobody serves must not lead"
+        (one,) = node.standing.not_served()
+        assert (one.reason, one.is_starting) == (NotServedReason.FAILING, True)
+        assert "KeyError: 'planted'" in one.message
+    await until(lambda: not node.standing.not_served())
+    assert await append(node, await creating, 0) == 0
 
 
 async def test_a_replica_that_fails_for_too_long_is_given_up(nodes, openings, monkeypatch):
