@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from raftmq.raft.messages import InstallSnapshot
 from raftmq.types import ReplicaId
 
 PAUSE_SECONDS = 1.0
@@ -18,6 +19,9 @@ class OutgoingSnapshots:
 
     def __init__(self) -> None:
         self._count = 0
+        self._newest: dict[ReplicaId, InstallSnapshot] = {}
+        """The snapshot for each peer that the core has asked for last. It takes the place of earlier ones, which a leader of an earlier term
+        may have begun here."""
         self._sent_at: dict[ReplicaId, float] = {}
         self._streamed: dict[ReplicaId, int] = {}
         """Bytes of rows that were sent to a peer in the stream that runs, or in the last one."""
@@ -62,6 +66,14 @@ class OutgoingSnapshots:
             self._interrupted_at.setdefault(target, now)
         else:
             self._interrupted_at.pop(target, None)
+
+    def record_newest(self, message: InstallSnapshot) -> None:
+        """Record that the core wants a peer to be sent this snapshot, and no earlier one."""
+        self._newest[message.target] = message
+
+    def is_newest(self, message: InstallSnapshot) -> bool:
+        """Return whether the core has not asked for a later snapshot for the same peer."""
+        return self._newest.get(message.target) is message
 
     def begin(self) -> None:
         """Count one more in progress."""

@@ -49,19 +49,20 @@ Row = tuple[bytes, bytes]
 class _Outgoing:
     """A stream that is being sent."""
 
-    __slots__ = ("copy", "ends_at", "meta", "node_id", "resume_from", "rows", "sent", "target")
+    __slots__ = ("copy", "ends_at", "message", "meta", "node_id", "resume_from", "rows", "sent")
 
     def __init__(
         self,
         node_id: NodeId,
-        target: ReplicaId,
+        message: InstallSnapshot,
         meta: SnapshotMeta,
         rows: ClosableRows,
         ends_at: float,
         copy: SharedCopy | None,
     ) -> None:
         self.node_id = node_id
-        self.target = target
+        self.message = message
+        """The core's message, which the stream carries out."""
         self.meta = meta
         self.rows = rows
         self.ends_at = ends_at
@@ -86,7 +87,7 @@ class SnapshotSender:
         timing: Timing,
         copies: SnapshotCopies,
         pace: CopyPace,
-        on_streamed: Callable[[Replica[StateMachine], ReplicaId, bool], None],
+        on_streamed: Callable[[Replica[StateMachine], InstallSnapshot, bool], None],
         on_damage: Callable[[Replica[StateMachine], Exception], None],
     ) -> None:
         self._loop = loop
@@ -155,7 +156,7 @@ class SnapshotSender:
         except (LogRangeError, MissingReplicaError, ReplicaClosedError, StorageUnavailableError) as error:
             log.info("snapshot_not_sent", group_id=replica.group_id, reason=str(error))
         finally:
-            self._on_streamed(replica, message.target, is_sent)
+            self._on_streamed(replica, message, is_sent)
 
     async def _stream(self, replica: Replica[StateMachine], node_id: NodeId, message: InstallSnapshot) -> bool:
         shared = await self._copies.acquire(replica, message.target)
@@ -165,8 +166,8 @@ class SnapshotSender:
         meta = SnapshotMeta(copy.position, copy.state_index, copy.membership)
         try:
             rows = await self._loop.run_in_executor(self._readers, copy.rows_from, b"")
-            outgoing = _Outgoing(node_id, message.target, meta, rows, float("inf"), shared)
-            return await self._stream_rows(replica, message, outgoing)
+            outgoing = _Outgoing(node_id, message, meta, rows, float("inf"), shared)
+            return await self._stream_rows(replica, outgoing)
         except DamagedReplicaError as error:
             self._copies.distrust(shared)
             raise StorageUnavailableError(replica.key, f"its copy cannot be read back: {error}") from error
@@ -178,32 +179,30 @@ class SnapshotSender:
         stored = await self._loop.run_in_executor(self._readers, self._store.snapshot, replica.key)
         meta = SnapshotMeta(stored.position, stored.state_index, stored.membership)
         ends_at = self._loop.time() + self._timing.snapshot_read_seconds
-        outgoing = _Outgoing(node_id, message.target, meta, stored.rows, ends_at, None)
-        return await self._stream_rows(replica, message, outgoing)
+        outgoing = _Outgoing(node_id, message, meta, stored.rows, ends_at, None)
+        return await self._stream_rows(replica, outgoing)
 
-    async def _stream_rows(self, replica: Replica[StateMachine], message: InstallSnapshot, outgoing: _Outgoing) -> bool:
+    async def _stream_rows(self, replica: Replica[StateMachine], outgoing: _Outgoing) -> bool:
         stream_id = next(self._ids)
         self._outgoing[stream_id] = outgoing
         try:
-            return await self._begin(replica, message, outgoing, stream_id) and await self._send_rows(
+            return await self._begin(replica, outgoing, stream_id) and await self._send_rows(
                 replica, outgoing, stream_id
             )
         finally:
             del self._outgoing[stream_id]
             outgoing.rows.close()
 
-    async def _begin(
-        self, replica: Replica[StateMachine], message: InstallSnapshot, outgoing: _Outgoing, stream_id: int
-    ) -> bool:
+    async def _begin(self, replica: Replica[StateMachine], outgoing: _Outgoing, stream_id: int) -> bool:
         if replica.group_id == METADATA_GROUP_ID:
             position_at_state = await replica.find_position(outgoing.meta.state_index)
             if position_at_state is None:
                 return False
             outgoing.meta = dataclasses.replace(outgoing.meta, position=position_at_state)
-        begin = dataclasses.replace(message, meta=outgoing.meta, data=None)
+        begin = dataclasses.replace(outgoing.message, meta=outgoing.meta, data=None)
         snapshot_id = outgoing.copy.snapshot_id if outgoing.copy is not None else NOT_RESUMABLE
         body = encode_snapshot_begin(stream_id, replica.group_id, begin, snapshot_id)
-        return await self._send(outgoing, FrameType.SNAPSHOT_BEGIN, body)
+        return await self._send(replica, outgoing, FrameType.SNAPSHOT_BEGIN, body)
 
     async def _send_rows(self, replica: Replica[StateMachine], outgoing: _Outgoing, stream_id: int) -> bool:
         streamed = 0
@@ -221,19 +220,21 @@ class SnapshotSender:
             await self._await_turn(replica, outgoing, size)
             streamed += size
             outgoing.sent += len(chunk)
-            replica.outgoing_snapshots.record_rows(outgoing.target, outgoing.sent, streamed)
-            if not await self._send(outgoing, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
+            replica.outgoing_snapshots.record_rows(outgoing.message.target, outgoing.sent, streamed)
+            if not await self._send(replica, outgoing, FrameType.SNAPSHOT_ROWS, encode_snapshot_rows(stream_id, chunk)):
                 return False
         log.info(
             "snapshot_sent", group_id=replica.group_id, peer_id=outgoing.node_id, index=outgoing.meta.position.index,
             state_index=outgoing.meta.state_index, rows=outgoing.sent,
         )  # fmt: skip
-        return await self._send(outgoing, FrameType.SNAPSHOT_END, encode_snapshot_end(stream_id, outgoing.sent))
+        return await self._send(
+            replica, outgoing, FrameType.SNAPSHOT_END, encode_snapshot_end(stream_id, outgoing.sent)
+        )
 
     async def _await_turn(self, replica: Replica[StateMachine], outgoing: _Outgoing, size: int) -> None:
         """Wait until the pace of planned moves permits these bytes. The wait does not count as time of the stream."""
         began_at = self._loop.time()
-        while self._is_paced(replica, outgoing.target) and not self._pace.may_send():
+        while self._is_paced(replica, outgoing.message.target) and not self._pace.may_send():
             turn: asyncio.Future[None] = self._loop.create_future()
             self._pace.wait(outgoing, partial(_give, turn))
             try:
@@ -244,7 +245,7 @@ class SnapshotSender:
             if replica.is_closed:
                 raise ReplicaClosedError(replica.key, "closed while its snapshot was sent")
         outgoing.ends_at += self._loop.time() - began_at
-        if replica.group_id != METADATA_GROUP_ID and replica.core.is_paced(outgoing.target):
+        if replica.group_id != METADATA_GROUP_ID and replica.core.is_paced(outgoing.message.target):
             self._pace.spend(size)
 
     async def _skip(self, outgoing: _Outgoing, row_count: int, last_key: bytes) -> None:
@@ -256,13 +257,20 @@ class SnapshotSender:
             outgoing.rows = await self._loop.run_in_executor(self._readers, rows_from, last_key)
             outgoing.sent = row_count - 1
 
-    async def _send(self, outgoing: _Outgoing, frame_type: FrameType, body: Parts) -> bool:
-        """Send a frame when the channel has room. Return False if the peer is gone, accepts nothing, or the time is over."""
+    async def _send(
+        self, replica: Replica[StateMachine], outgoing: _Outgoing, frame_type: FrameType, body: Parts
+    ) -> bool:
+        """Send a frame when the channel has room.
+
+        Return False if the peer is gone, accepts nothing, or the time is over, or if a later stream has taken the place of this one.
+        """
         try:
             if not await self._drained(outgoing):
                 return False
         except TimeoutError:
             log.warning("snapshot_too_slow", peer_id=outgoing.node_id, rows=outgoing.sent)
+            return False
+        if not replica.outgoing_snapshots.is_newest(outgoing.message):
             return False
         is_queued = self._transport.send(outgoing.node_id, Channel.SNAPSHOT, frame_type, body)
         self._transport.flush()

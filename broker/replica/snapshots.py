@@ -42,7 +42,7 @@ from raftmq.storage.errors import (
 )
 from raftmq.storage.snapshot_spool import SnapshotSpools
 from raftmq.storage.state_store import StateStore
-from raftmq.types import METADATA_GROUP_ID, NO_NODE, LogIndex, NodeId, ReplicaId
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, LogIndex, NodeId
 
 log = structlog.get_logger(__name__)
 
@@ -123,25 +123,28 @@ class Snapshots:
 
     def send(self, replica: Replica[StateMachine], message: InstallSnapshot) -> None:
         """Stream the group's state to the replica that the message names. The core is told how it ended."""
+        outgoing = replica.outgoing_snapshots
+        outgoing.record_newest(message)
         node_id = replica.node_of(message.target)
         if node_id == NO_NODE or not self._transport.is_connected(node_id):
             replica.core.report_snapshot(message.target, is_sent=False)
             return
-        outgoing = replica.outgoing_snapshots
         outgoing.begin()
         if not outgoing.take_turn(message.target, self._loop.time()):
-            self._loop.call_later(PAUSE_SECONDS, self._on_streamed, replica, message.target, False)
+            self._loop.call_later(PAUSE_SECONDS, self._on_streamed, replica, message, False)
             return
         self._sender.start(replica, node_id, message)
 
-    def _on_streamed(self, replica: Replica[StateMachine], target: ReplicaId, is_sent: bool) -> None:
-        replica.outgoing_snapshots.end()
-        replica.outgoing_snapshots.record_end(
-            target, self._loop.time(), is_resumable=replica.is_disk_backed and not is_sent
-        )
+    def _on_streamed(self, replica: Replica[StateMachine], message: InstallSnapshot, is_sent: bool) -> None:
+        outgoing = replica.outgoing_snapshots
+        outgoing.end()
         self.sent_total += is_sent
+        if not outgoing.is_newest(message):
+            # The core waits for the end of a later stream. Told of this one it would begin yet another, which would interrupt that one.
+            return
+        outgoing.record_end(message.target, self._loop.time(), is_resumable=replica.is_disk_backed and not is_sent)
         if not replica.is_closed:
-            self._host.guarded(replica, replica.core.report_snapshot, target, is_sent)
+            self._host.guarded(replica, replica.core.report_snapshot, message.target, is_sent)
             self._host.mark_dirty(replica)
 
     def on_resume(self, node_id: NodeId, body: memoryview) -> None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, asynccontextmanager
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.peers.codec import FrameType, encode_snapshot_rows
-from raftmq.broker.replica import snapshot_rows, snapshot_sender
+from raftmq.broker.replica import outgoing_snapshots, snapshot_rows, snapshot_sender
 from raftmq.broker.replica.initial_state import founder_state, joiner_state
 from raftmq.broker.replica.snapshot_rows import StagedRows
 from raftmq.fsm.queue.partition import QueuePartition
@@ -16,6 +16,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.queue_batch import encode, seal_queue_batch
 from raftmq.raft.entry import GENESIS, EntryKind, Proposal
 from raftmq.raft.membership import Membership, MembershipChange, MembershipOp
+from raftmq.raft.progress import ProgressState
 from raftmq.storage.memory_log_store import MemoryStagedState
 from raftmq.storage.snapshot_spool import SnapshotSpools, SpoolError
 from raftmq.storage.staged_state import LmdbStagedState
@@ -181,6 +182,37 @@ async def test_a_receiver_that_accepts_nothing_ends_its_snapshot(tmp_path, monke
         assert cluster.nodes[1].engine.snapshots.sent_total == 0
         stuck.set()
         await caught_up(joiner, leader)
+
+
+async def test_the_end_of_an_earlier_stream_is_not_taken_for_that_of_the_present_one(tmp_path, monkeypatch):
+    """A leader began again in a later term. The end of each stream let the core begin another, which interrupted the one under way: a long
+    snapshot that cannot be resumed never arrived.
+    """
+    monkeypatch.setattr(outgoing_snapshots, "PAUSE_SECONDS", 0.0)
+    gates: dict[asyncio.Task[None], asyncio.Event] = {}
+    drained = MemoryTransport.drained
+
+    async def gated(self, node_id, channel):
+        await gates.setdefault(asyncio.current_task(), asyncio.Event()).wait()
+        return await drained(self, node_id, channel)
+
+    monkeypatch.setattr(MemoryTransport, "drained", gated)
+    async with queue_cluster(tmp_path) as cluster:
+        leader = await enqueue(cluster, 300)
+        joiner = await add_learner(cluster, leader)
+        await until(lambda: len(gates) == 1)
+        leader.core.step_down()
+        cluster.nodes[1].engine.mark_dirty(leader)
+        await until(lambda: len(gates) == 2)
+        earlier, present = gates
+        gates[earlier].set()
+        await earlier
+        assert leader.core.progress[2].state is ProgressState.SNAPSHOT
+        assert leader.outgoing_snapshots.streamed_rows(2) == 0, "nobody takes its rows"
+        gates[present].set()
+        await caught_up(joiner, leader)
+        assert len(gates) == 2
+        assert not leader.outgoing_snapshots.hold_log(cluster.loop.time(), 60.0)
 
 
 async def test_a_snapshot_is_known_to_wait_for_the_end_of_others(tmp_path):
