@@ -90,10 +90,15 @@ class MetadataReplica:
         """Return the replica if it has the cluster's metadata. Raises RequestError NOT_FORMED or NOT_READY."""
         replica = self.replica or self.require()
         if replica.state_machine.applied_index < replica.core.state_floor or not replica.state_machine.cluster_id:
-            raise RequestError(
-                pb.NOT_READY, "this broker has not received the cluster's metadata yet", retry_after_ms=200
-            )
+            raise _not_received()
         return replica
+
+    def require_known(self) -> Metadata:
+        """Return the metadata that this broker had last, also while a snapshot is replacing it. Raises as `require_filled` without any."""
+        machine = self.require().state_machine
+        if not machine.cluster_id:
+            raise _not_received()
+        return machine
 
     async def wait_confirmed(self, on_retry: Callable[[], None]) -> None:
         """Wait until a quorum confirmed this replica's metadata in this boot. `on_retry` is called after each failure."""
@@ -121,3 +126,7 @@ class MetadataReplica:
         """Propose a command here and wait for its result. Raises RequestError as `Replica.propose`."""
         _, applied = self.require().propose([Proposal(EntryKind.COMMAND, encode_command(command))])
         return (await applied)[0]
+
+
+def _not_received() -> RequestError:
+    return RequestError(pb.NOT_READY, "this broker has not received the cluster's metadata yet", retry_after_ms=200)

@@ -98,6 +98,11 @@ class ClusterView:
         """Return this node's metadata replica. Raises RequestError NOT_FORMED or NOT_READY."""
         return self._metadata.require_filled()
 
+    @property
+    def known_metadata(self) -> Metadata:
+        """See `PartitionHost`."""
+        return self._metadata.require_known()
+
     async def wait_revision(self, revision: int) -> None:
         """Wait until the local metadata includes `revision`. The caller bounds the time."""
         replica = self._metadata.require()

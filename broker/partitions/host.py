@@ -24,6 +24,11 @@ class PartitionHost(Protocol):
         """Return this node's metadata replica. Raises RequestError NOT_FORMED or NOT_READY."""
         ...
 
+    @property
+    def known_metadata(self) -> Metadata:
+        """Return the metadata that this node had last, also while it is being replaced. It has every partition that is served here."""
+        ...
+
     def now_ms(self) -> int:
         """Return the wall clock in milliseconds since the epoch, or the majority's clock if this node's differs from it."""
         ...

@@ -8,12 +8,10 @@ consumers that wait for messages), `bodies` (the places of bodies), `jobs`, `sch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Final, TypeVar
 from zlib import crc32
 
 from raftmq.broker.base.histogram import Histogram
-from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.appends import PartitionAppends
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.producer_fence import ProducerFence
@@ -70,7 +68,6 @@ class PartitionQueue:
         self._topic: TopicView | None = None
         self._config = _DEFAULT_CONFIG
         self._number = 0
-        self._numbers_after = 0
         machine = replica.state_machine
         self.clock = QueueClock(
             host.median_ms, lambda: host.is_clock_agreed, host.boottime_ns, replica.core.log.append_time_ms
@@ -114,12 +111,10 @@ class PartitionQueue:
         A recovery may have lost leases. Their holders must not settle messages of others, so no group gives the numbers of an earlier one: they
         begin with the term that the recovery chose, which is later than all before. Leases that were kept remain valid.
         """
-        if self.replica.cluster_level() >= LEASE_NUMBERS_LEVEL:
-            with suppress(RequestError):  # the metadata is being replaced
-                recovery = self._host.metadata.state_machine.recovery(self.replica.group_id)
-                if recovery is not None:
-                    self._numbers_after = min(recovery.term * LEASE_NUMBERS_PER_TERM, LEASE_NUMBERS_AFTER_MAX)
-        return self._numbers_after
+        if self.replica.cluster_level() < LEASE_NUMBERS_LEVEL:
+            return 0
+        recovery = self._host.known_metadata.recovery(self.replica.group_id)
+        return 0 if recovery is None else min(recovery.term * LEASE_NUMBERS_PER_TERM, LEASE_NUMBERS_AFTER_MAX)
 
     def _enqueued(self, subtrees: tuple[str, ...]) -> int:
         return self.gate.leasable(subtrees, is_readable=not self.replica.applier.is_suspended)
@@ -184,17 +179,8 @@ class PartitionQueue:
         return await read_in_thread(self.replica, self._on_damage, function, *arguments)
 
     def config(self) -> QueueConfig:
-        """Return the topic's settings in force, according to this node's metadata. While it is being replaced, they are the last known ones.
-
-        Raises:
-            RequestError: NOT_FORMED or NOT_READY: this node has no metadata yet.
-        """
-        try:
-            metadata = self._host.metadata.state_machine
-        except RequestError:
-            if self._topic is None:
-                raise
-            return self._config
+        """Return the topic's settings in force, according to this node's metadata. While it is being replaced, they are the last known ones."""
+        metadata = self._host.known_metadata
         partition = metadata.partition(self.replica.group_id)
         topic = metadata.topic(partition.topic_id) if partition is not None else None
         if topic is not self._topic:

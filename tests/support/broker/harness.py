@@ -368,7 +368,7 @@ class Harness:
         return True
 
     def feature_level(self) -> int:
-        return self.metadata.state_machine.feature_level
+        return self.known_metadata.feature_level
 
     def release_uncommitted(self, size: int) -> None:
         self.uncommitted -= size
@@ -418,6 +418,10 @@ class Harness:
     @property
     def metadata(self) -> Replica[Metadata]:
         return cast("Replica[Metadata]", self.replicas[METADATA_GROUP_ID])
+
+    @property
+    def known_metadata(self) -> Metadata:
+        return cast("Metadata", self.replicas[METADATA_GROUP_ID].state_machine)
 
     async def wait_revision(self, revision: int) -> None:
         while self.metadata.state_machine.applied_index < revision:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.queue import bodies
+from raftmq.broker.partitions.queue.partition import LEASE_NUMBERS_PER_TERM
 from raftmq.broker.partitions.queue.upkeep import evacuate, first_needed
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.queue.commands import Operation, Tick
 from raftmq.fsm.queue.results import Done
 from raftmq.proto import queue_pb2 as pb
@@ -147,19 +150,45 @@ async def test_what_was_due_while_the_leadership_was_doubted_happens_when_it_is_
     await queue.progress_until(lambda: queue.partition.statistics.counts().ready == 1)
 
 
+def missing(_node: object) -> None:
+    """Refuse as a broker does while a snapshot replaces its metadata."""
+    raise RequestError(pb.NOT_READY, "this broker has not received the cluster's metadata yet")
+
+
 async def test_the_settings_stay_known_while_the_metadata_of_the_broker_is_replaced(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that lost its disk gets the metadata from the others. Its partitions broke when they looked for their settings."""
     known = queue.partition.config()
-
-    def missing(_node: object) -> None:
-        raise RequestError(pb.NOT_READY, "this broker has not received the cluster's metadata yet")
-
     monkeypatch.setattr(type(queue.node), "metadata", property(missing))
     assert queue.partition.config() == known
     queue.partition.upkeep.configure()
     queue.partition.leases.wake()
+
+
+async def test_the_settings_are_known_to_a_replica_that_begins_to_lead_while_the_metadata_is_replaced(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had not asked for them before, as a follower needs none. The refusal stopped it."""
+    known = queue.partition.config()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(queue.node), "metadata", property(missing))
+        await queue.restart()
+        assert not queue.node.broken
+        assert queue.partition.config() == known
+        assert await queue.put(1) == 0
+
+
+async def test_leases_of_a_recovered_queue_have_new_numbers_also_while_the_metadata_is_replaced(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holders of lost leases could have settled the messages of others."""
+    recovery = SimpleNamespace(term=1000)
+    monkeypatch.setattr(Metadata, "recovery", lambda self, group_id: recovery)
+    monkeypatch.setattr(type(queue.node), "metadata", property(missing))
+    await queue.put(1)
+    ((_, number),) = await queue.lease(1)
+    assert number > 1000 * LEASE_NUMBERS_PER_TERM
 
 
 async def test_the_body_of_a_finished_message_goes_with_its_location(queue: Queue) -> None:
