@@ -259,15 +259,18 @@ class NodesService:
         left, joined, stuck = (
             list(filter(self._is_current, kind)) for kind in (request.left, request.joined, request.stuck)
         )
-        changed = set[int]()
-        """Groups whose partitions this report has changed. The others must not have changed since it arrived."""
+        changed = dict[int, int]()
+        """The revision at which this report last changed each group's partition. No partition may have changed otherwise since it arrived."""
 
         async def change(command: MetadataCommand, group_id: int) -> None:
-            await self.leader.execute(command, Done, deadline)
-            changed.add(group_id)
+            changed[group_id] = (await self.leader.execute(command, Done, deadline)).revision
 
         def is_current(report: peer_pb.ReplicaReport) -> bool:
-            return report.group_id in changed or self._is_current(report)
+            own = changed.get(report.group_id)
+            if own is None:
+                return self._is_current(report)
+            partition = self._metadata.partition(report.group_id)
+            return partition is not None and partition.revision <= own
 
         for report in request.damaged:
             if self._may_speak_for(node, report) and self._metadata.replica_node(report.group_id, report.replica_id):

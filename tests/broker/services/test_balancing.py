@@ -405,3 +405,34 @@ async def test_a_decision_that_changes_while_a_report_is_carried_out_is_not_take
         await node.nodes.report_replicas(report, node.call())
         assert machine.partition(1).retiring == ()
         assert [one.replica_id for one in machine.partition(2).retiring] == [left[1].replica_id]
+
+
+async def test_a_report_of_two_replicas_of_a_group_is_void_for_the_second_once_the_order_is_a_newer_one(monkeypatch):
+    """Whatever had happened to a group after the report's first change of it counted as that change."""
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+
+        async def keep_1_and_4() -> None:
+            await node._metadata(SetReplicas(1, (1, 4), machine.revision))
+
+        await keep_1_and_4()
+        first = machine.partition(1)
+        left = [
+            peer_pb.ReplicaReport(group_id=1, replica_id=one.replica_id, revision=first.revision)
+            for one in reversed(first.retiring)
+        ]
+        execute = node.nodes.leader.execute
+
+        async def execute_and_change(*arguments: Any) -> object:
+            monkeypatch.setattr(node.nodes.leader, "execute", execute)
+            done = await execute(*arguments)
+            newcomer = machine.partition(1).replicas[1].replica_id
+            await node._metadata(RevertReplicas(1, machine.revision, "no progress"))
+            await node._metadata(RemoveReplica(1, newcomer))
+            await keep_1_and_4()
+            return done
+
+        monkeypatch.setattr(node.nodes.leader, "execute", execute_and_change)
+        report = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=left)
+        await node.nodes.report_replicas(report, node.call())
+        assert [one.replica_id for one in machine.partition(1).retiring] == [left[1].replica_id]
