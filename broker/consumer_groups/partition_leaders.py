@@ -6,7 +6,7 @@ If a partition's leader cannot be asked, that partition gets an error of its own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from raftmq.broker.base.request_error import RequestError
@@ -19,12 +19,12 @@ from raftmq.fsm.consumer_groups import PartitionId
 from raftmq.fsm.topic_kinds import LOG
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import NodeId
+from raftmq.types import NO_NODE, GroupId, NodeId
 
 REPEAT_SECONDS: Final = 0.2
 """Pause before nodes are asked again to forget a group's offsets."""
 ANSWER_MARGIN_SECONDS: Final = 0.5
-"""Time that the last repetition leaves for the answer. Without it the caller would get its own time-out, which names no broker."""
+"""Time that the last repetition leaves for the answer. Without it the caller would get its own time-out, which names no broker or partition."""
 
 
 class PartitionLeaders:
@@ -128,24 +128,25 @@ class PartitionLeaders:
     async def forget(self, group: str, last_epoch: int, call: Call) -> tuple[int, RequestError | None]:
         """Forget a group's offsets in all partitions, but not those of owners after `last_epoch`: a new group may have members already.
 
-        A node that is down is asked only if it led a partition that has had no other leader since. Nodes that fail are asked again until the
-        call's deadline.
+        A node that is down is asked only if it led a partition that has had no other leader since. While a node fails, or a partition may have
+        been passed over because its leadership moved, all are asked again until the call's deadline.
 
-        Return the number of partitions that had some, and the error of a node that may still keep some.
+        Return the number of partitions that had some, and the error of a node or partition that may still keep some.
         """
         request = peer_pb.WriteOffsetsRequest(
             metadata_revision=self._revision, group=group, owner_epoch=last_epoch, forget=True
         )
         forgotten = 0
         while True:
-            leading, _ = self._calls.by_leader(self._log_partitions())
+            leaders = self._leaders()
+            leading = set(leaders.values())
             nodes = [NodeId(node.node_id) for node in self._host.metadata.state_machine.nodes()]
             nodes = [node_id for node_id in nodes if node_id in leading or self._host.is_connected(node_id)]
             answers = await asyncio.gather(
                 *(self._calls.ask(node_id, request, self._offsets.write_offsets, call) for node_id in nodes),
                 return_exceptions=True,
             )
-            failure: RequestError | None = None
+            failure = self._passed_over(group, leaders)
             for node_id, answer in zip(nodes, answers, strict=True):
                 if isinstance(answer, RequestError):
                     failure = RequestError(
@@ -163,6 +164,33 @@ class PartitionLeaders:
             if not failure.detail.retriable or self._host.loop.time() + pause + ANSWER_MARGIN_SECONDS >= call.deadline:
                 return forgotten, failure
             await asyncio.sleep(pause)
+
+    def _leaders(self) -> dict[PartitionId, NodeId]:
+        """Return the leading node of each log partition, or `NO_NODE`."""
+        return {
+            (topic.topic_id, number): self._host.leadership.get(GroupId(group_id)).node_id
+            for topic in self._host.metadata.state_machine.topics()
+            if topic.kind == LOG
+            for number, group_id in enumerate(topic.group_ids)
+        }
+
+    def _passed_over(self, group: str, before: Mapping[PartitionId, NodeId]) -> RequestError | None:
+        """Return the error of a partition that may have had no leader when the nodes were asked, or None.
+
+        A node acts only on what it leads when it is asked. Scenario: 2 is asked, 1 transfers a leadership to 2, and 1 is asked.
+        """
+        for (topic_id, number), node_id in self._leaders().items():
+            known = before.get((topic_id, number))
+            if known is None or known == node_id != NO_NODE:
+                continue
+            topic = self._host.metadata.state_machine.topic(topic_id)
+            state = "has no leader at the moment" if node_id == NO_NODE else "has just got another leader"
+            return RequestError(
+                pb.NO_LEADER,
+                f"partition {number} of topic {topic.name if topic is not None else topic_id} {state}: it may keep offsets of group {group!r}; "
+                "repeat the deletion when it has a leader",
+            )
+        return None
 
     @property
     def _revision(self) -> int:

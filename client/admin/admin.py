@@ -512,8 +512,8 @@ class Admin:
     async def delete_group(self, group: str) -> int:
         """Delete a group without members and its offsets. Return the number of partitions in which it had offsets.
 
-        Raises `GroupNotEmptyError` or `UnknownGroupError`. Nothing changed then. If leaders do not answer until the end of the time limit,
-        partitions may keep offsets: the error's `outcome` is UNKNOWN, and the call may be repeated.
+        Raises `GroupNotEmptyError` or `UnknownGroupError`. Nothing changed then. If partitions have no leader, or leaders do not answer, until
+        the end of the time limit, partitions may keep offsets: the error's `outcome` is UNKNOWN, and the call may be repeated.
         """
         self._check_usable()
         check_text(group, "group")

@@ -1029,6 +1029,47 @@ async def test_a_deletion_that_a_leader_missed_is_in_doubt_and_ends_when_the_lea
     assert (await deleting).partitions == 1
 
 
+async def test_a_deletion_waits_for_a_partition_without_a_leader_and_names_it(node: Harness) -> None:
+    """It passed over the partition and was done. The offset was there again when the partition had a leader."""
+    topic = await node.topic(partitions=2)
+    await node.append(topic, batch(10))
+    member = Member(node, "", "g")
+    for number in (0, 1):
+        assert await member.commit((topic.topic_id, number), 0) == 0
+    group_id = GroupId(topic.partitions[1].group_id)
+    node.lose_leadership(group_id)
+    words = f"partition 1 of topic {topic.name} has no leader at the moment: it may keep offsets of group 'g'"
+    with pytest.raises(RequestError, match=words) as raised:
+        await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call(0.1))
+    assert (code_of(raised), raised.value.detail.retriable) == (pb.NO_LEADER, True)
+    assert raised.value.detail.outcome == pb.UNKNOWN_OUTCOME, "the other partition's offset is forgotten"
+    deleting = asyncio.create_task(node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call()))
+    await asyncio.sleep(0.01)
+    node.campaign(group_id)
+    assert (await deleting).partitions == 1
+
+
+async def test_a_deletion_is_repeated_if_a_leadership_moves_in_the_meantime(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new leader was asked before it led, and the old one when it no longer did: neither had an offset to forget."""
+    topic = await node.topic()
+    await node.append(topic, batch(10))
+    assert await Member(node, "", "g").commit((topic.topic_id, 0), 4) == 0
+    await node.register(2, "uuid-2")
+    group_id = GroupId(topic.partitions[0].group_id)
+    node.lose_leadership(group_id)
+    node.leadership.claim(group_id, Term(1), NodeId(2))
+
+    async def lead_no_longer(*_: object) -> peer_pb.WriteOffsetsResponse:
+        node.campaign(group_id)
+        await asyncio.sleep(0.01)
+        return peer_pb.WriteOffsetsResponse()
+
+    monkeypatch.setattr(node.forwarder, "forward", lead_no_longer)
+    assert (await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())).partitions == 1
+
+
 class VirtualTime:
     """A loop clock that moves only when the test advances it, in steps as long as the coordinator's own ticks."""
 
