@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.supervisor import Supervisor, Work, is_fatal
-from raftmq.broker.cluster.replica_files import refuse_lost_registry, refuse_stale_directory
+from raftmq.broker.cluster.replica_files import refuse_lost_registry, refuse_stale_directory, retire_old_metadata
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.shutdown import Shutdown
 from raftmq.errors import InvariantError
@@ -49,6 +49,7 @@ class NodeStorage:
         self.store = parts.store(self.disk)
         refuse_lost_registry(self.store, self.registry)
         refuse_stale_directory(self.registry)
+        retire_old_metadata(self.store, self.registry)
         self.readers = parts.readers(limits)
         self.writers = parts.writers(self.store, self._on_completions, on_fatal)
 

@@ -126,7 +126,7 @@ def rejoin(
 
 
 def _check_user(data_dir: Path, command: str, *, unsafe: bool) -> None:
-    """Refuse to run as another user than the broker, which could not open the files that this process creates. Reading creates some, too."""
+    """Refuse to run as another user than the broker, which could not open the files that `--unsafe` creates."""
     try:
         owner = (data_dir / "node.mdb").stat().st_uid
     except OSError:

@@ -36,6 +36,7 @@ from raftmq.storage.replica_codec import (
 from raftmq.storage.state_codec import FORMAT_VERSION as STATE_FORMAT_VERSION
 from raftmq.storage.state_codec import STATE_META_KEY, StateMeta, decode_state_meta, state_transaction_id
 from raftmq.storage.state_store import is_body, sequence_of
+from raftmq.types import Term
 
 if TYPE_CHECKING:
     from lmdb import Transaction
@@ -116,30 +117,37 @@ def examine_state(path: Path) -> FileReport:
 class ReplicaContents(NamedTuple):
     """The content of a closed replica's file without a state file."""
 
-    state_index: int
-    """The index that the state includes."""
+    meta: ReplicaMeta
     state: list[tuple[bytes, bytes]]
     entries: list[Entry]
     """The entries after the state, committed or not."""
+    last_term: Term
+    """The term of the last entry, or of the entry before the first one if there is none."""
 
 
 def read_replica(path: Path) -> ReplicaContents | None:
-    """Read the content of a small replica that `examine_replica` found sound, such as that of the metadata. Return None if it is damaged."""
+    """Read the content of a small replica, such as that of the metadata. Return None if it is damaged, has a newer format or a state file.
+
+    `examine_replica` says what is wrong with it.
+    """
     report = FileReport()
     entries: list[Entry] = []
     with _open(path, report, b"meta", replica_transaction_id, may_be_new=False) as file:
         meta = _examine_meta(file, report) if file is not None else None
         if file is None or meta is None or report.has_state_file:
             return None
-        state = list(_sound_rows(file, "state", report))
+        state, last_term = list(_sound_rows(file, "state", report)), meta.position.term
         try:
             for key, value in _rows(file, "log", report):
                 index = decode_key(key)
                 if meta.state_index < index <= meta.last_index:
                     entries.append(decode_row(index, value))
+                if meta.position.index < index == meta.last_index:
+                    last_term = decode_row(index, value).term
         except CodecError:
             return None
-    return None if report.problems else ReplicaContents(meta.state_index, state, entries)
+    is_complete = [entry.index for entry in entries] == list(range(meta.state_index + 1, meta.last_index + 1))
+    return ReplicaContents(meta, state, entries, last_term) if is_complete and not report.problems else None
 
 
 def examine_registry(path: Path) -> FileReport:

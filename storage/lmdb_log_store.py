@@ -90,6 +90,11 @@ def replica_files(groups: Path) -> dict[ReplicaKey, Path]:
     return _files(groups, _REPLICA_FILE)
 
 
+def replica_path(groups: Path, key: ReplicaKey) -> Path:
+    """Return the path of a replica's file in a store's `groups` directory. It need not exist."""
+    return groups / f"{key.group_id}-{key.replica_id}.mdb"
+
+
 def state_files(groups: Path) -> dict[ReplicaKey, Path]:
     """Return the state files in a store's `groups` directory. Only their names are looked at."""
     return _files(groups, _STATE_FILE)
@@ -189,7 +194,7 @@ class LmdbLogStore:
 
     def path(self, key: ReplicaKey) -> Path:
         """Return the path of the replica's file, which need not exist."""
-        return self._groups / f"{key.group_id}-{key.replica_id}.mdb"
+        return replica_path(self._groups, key)
 
     def state_path(self, key: ReplicaKey) -> Path:
         """Return the path of the replica's state file, which need not exist."""

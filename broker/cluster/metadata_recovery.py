@@ -10,11 +10,11 @@ index of the new group's first snapshot skip far ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from raftmq.errors import UnsupportedDataError
 from raftmq.fsm.metadata import Metadata
@@ -23,7 +23,7 @@ from raftmq.raft.entry import LogPosition
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
 from raftmq.storage.directory_lock import kept_from_brokers
-from raftmq.storage.doctor import NoDataDirectoryError
+from raftmq.storage.doctor import NEWER_ADVICE, NoDataDirectoryError
 from raftmq.storage.entry_codec import CodecError
 from raftmq.storage.errors import (
     DamagedReplicaError,
@@ -32,12 +32,13 @@ from raftmq.storage.errors import (
     RegistryError,
     StorageUnavailableError,
 )
-from raftmq.storage.lmdb_log_store import LmdbLogStore, replica_files
+from raftmq.storage.file_inspection import examine_registry, examine_replica, read_replica
+from raftmq.storage.lmdb_log_store import LmdbLogStore, replica_files, replica_path
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.meta_pages import check_commits
 from raftmq.storage.registry import Registry
-from raftmq.storage.registry_codec import transaction_id_in
-from raftmq.types import METADATA_GROUP_ID, LogIndex, ReplicaId, Term
+from raftmq.storage.registry_codec import ReplicaState, transaction_id_in
+from raftmq.types import METADATA_GROUP_ID, GroupId, LogIndex, ReplicaId, Term
 
 REGISTRY_FILE: Final = "node.mdb"
 INDEX_GAP: Final = 1_000_000
@@ -45,6 +46,7 @@ INDEX_GAP: Final = 1_000_000
 TERM_GAP: Final = 1000
 """Terms that the lost voters may have used. Clients take a leader with a lower epoch for an older one."""
 _LOST_ADVICE: Final = "keep the directory, and use that of another broker. See raftmq doctor about this one"
+_OTHER_ADVICE: Final = "stop the broker first, or use the directory of another broker"
 _SLICE_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -71,15 +73,68 @@ class StoredMetadata:
 
 
 def read_metadata(data_dir: Path) -> StoredMetadata:
-    """Read the metadata of a stopped broker. It counts as a start of the broker, and changes nothing else.
+    """Read the metadata of a stopped broker. Changes nothing: it may be a copy, which a start would make look newer than it is.
 
     Raises:
         NoDataDirectoryError: The directory is not a broker's data directory.
         MetadataRecoveryError: There is no usable metadata, the registry is damaged, or a broker is running on the directory.
     """
-    with _opened(data_dir) as (registry, store):
-        key, restored, machine = _load(store, registry)
-        return _describe(data_dir, registry, key, restored, machine)
+    if not (data_dir / REGISTRY_FILE).is_file():
+        raise NoDataDirectoryError(data_dir)
+    _check_registry(data_dir)
+    try:
+        with kept_from_brokers(data_dir):
+            return _read_metadata(data_dir)
+    except DirectoryInUseError as error:
+        raise MetadataRecoveryError(
+            f"data directory {data_dir} is in use by another process (a broker): {_OTHER_ADVICE}"
+        ) from error
+    except OSError as error:
+        raise MetadataRecoveryError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def _read_metadata(data_dir: Path) -> StoredMetadata:
+    try:
+        registry = examine_registry(data_dir / REGISTRY_FILE)
+    except (ValueError, TypeError, KeyError) as error:
+        raise MetadataRecoveryError(
+            f"{REGISTRY_FILE} in {data_dir} has impossible content ({error!r}): {_LOST_ADVICE}"
+        ) from error
+    if registry.problems:
+        raise MetadataRecoveryError(
+            f"{REGISTRY_FILE} in {data_dir} is damaged ({registry.problems[0]}): {_LOST_ADVICE}"
+        )
+    if registry.newer_format:
+        raise MetadataRecoveryError(f"{REGISTRY_FILE} has format {registry.newer_format}: {NEWER_ADVICE}")
+    node: dict[str, Any] = registry.node or {}  # JSON, checked by its checksum
+    _check_membership(data_dir, uuid=node.get("uuid", ""), cluster_id=node.get("cluster_id", ""))
+    live: list[ReplicaKey] = []
+    quarantined: set[ReplicaKey] = set()
+    for group_id, replica_id, state, *_ in sorted(registry.replicas):
+        key = ReplicaKey(GroupId(group_id), ReplicaId(replica_id))
+        if state != ReplicaState.RETIRED.value:
+            live.append(key)
+        if state == ReplicaState.QUARANTINED.value:
+            quarantined.add(key)
+    path, machine = replica_path(data_dir / "groups", _newest_metadata(live, quarantined)), Metadata()
+    try:
+        contents = read_replica(path)
+        if contents is None:
+            raise _unusable(_problem_of(path))
+        machine.restore(iter(contents.state), contents.meta.state_index)
+        for entry in contents.entries:
+            machine.apply(entry)
+    except (UnsupportedDataError, ValueError) as error:
+        raise _unusable(error) from error
+    _check_all(machine, contents.meta.state_index, contents.meta.last_index)
+    return _describe(
+        data_dir, node["node_id"], machine, contents.last_term, contents.meta.last_index, contents.meta.membership
+    )
+
+
+def _problem_of(path: Path) -> str:
+    report = examine_replica(path)
+    return f"it has format {report.newer_format}: {NEWER_ADVICE}" if report.newer_format else report.problems[0]
 
 
 def recover_metadata(data_dir: Path, new_uuid: Callable[[], str], now_ms: int = 0) -> StoredMetadata:
@@ -88,7 +143,8 @@ def recover_metadata(data_dir: Path, new_uuid: Callable[[], str], now_ms: int = 
     Its indexes begin at least at the wall clock's milliseconds. An operator may recover a cluster again, on the right broker. Groups of
     partitions that followed the wrong one refuse targets with earlier revisions, and consumers with earlier epochs.
 
-    A crash before the last step changes nothing, and after it everything is done.
+    A crash before the last commit of the registry changes nothing. A crash after it leaves the file of the old group, which nothing uses,
+    and which the next start moves to the trash.
 
     Raises:
         MetadataRecoveryError: As `read_metadata`.
@@ -114,12 +170,12 @@ def recover_metadata(data_dir: Path, new_uuid: Callable[[], str], now_ms: int = 
             state_index=index,
         )
         for rest in store.stored_replicas():
-            if rest.group_id == METADATA_GROUP_ID and not registry.has_replica(rest):
+            if rest.group_id == METADATA_GROUP_ID and rest not in registry.live_replicas():
                 store.retire(rest)  # the rest of an attempt that a crash ended
         store.create(key, state, machine.rows())
         registry.enter_cluster(machine.cluster_id, created=key, retired=old)
         store.retire(old)
-        return _describe(data_dir, registry, key, state, machine)
+        return _describe(data_dir, registry.node_id, machine, term, index, state.membership)
 
 
 def leave_cluster(data_dir: Path) -> StoredMetadata:
@@ -132,7 +188,8 @@ def leave_cluster(data_dir: Path) -> StoredMetadata:
     """
     with _opened(data_dir) as (registry, store):
         key, restored, machine = _load(store, registry)
-        described = _describe(data_dir, registry, key, restored, machine)
+        last_term = restored.term_starts[-1][0] if restored.term_starts else restored.position.term
+        described = _describe(data_dir, registry.node_id, machine, last_term, restored.last_index, restored.membership)
         registry.enter_cluster("", created=None, retired=key)
         store.retire(key)
         return described
@@ -146,16 +203,9 @@ def _opened(data_dir: Path) -> Iterator[tuple[Registry, LmdbLogStore]]:
     try:
         registry = Registry(data_dir / REGISTRY_FILE)
     except RegistryError as error:
-        raise MetadataRecoveryError(
-            f"{error}: stop the broker first, or use the directory of another broker"
-        ) from error
+        raise MetadataRecoveryError(f"{error}: {_OTHER_ADVICE}") from error
     try:
-        if not registry.uuid and replica_files(data_dir / "groups"):
-            raise MetadataRecoveryError(f"{REGISTRY_FILE} in {data_dir} was lost, and is a new one: {_LOST_ADVICE}")
-        if not registry.cluster_id:
-            raise MetadataRecoveryError(
-                f"the broker in {data_dir} belongs to no cluster: start it with --join to join one"
-            )
+        _check_membership(data_dir, uuid=registry.uuid, cluster_id=registry.cluster_id)
         store = LmdbLogStore(data_dir)
         yield registry, store
         for key in store.open_replicas():
@@ -175,16 +225,26 @@ def _check_registry(data_dir: Path) -> None:
             ) from error
 
 
-def _load(store: LmdbLogStore, registry: Registry) -> tuple[ReplicaKey, RestoredState, Metadata]:
-    """Open the metadata replica and apply its whole log: an entry that was not committed may have been acknowledged by the lost voters."""
-    quarantined = registry.quarantined()
-    live = [key for key in registry.live_replicas() if key.group_id == METADATA_GROUP_ID]
-    sound = [key for key in live if key not in quarantined]
+def _check_membership(data_dir: Path, *, uuid: str, cluster_id: str) -> None:
+    if not uuid and replica_files(data_dir / "groups"):
+        raise MetadataRecoveryError(f"{REGISTRY_FILE} in {data_dir} was lost, and is a new one: {_LOST_ADVICE}")
+    if not cluster_id:
+        raise MetadataRecoveryError(f"the broker in {data_dir} belongs to no cluster: start it with --join to join one")
+
+
+def _newest_metadata(live: Iterable[ReplicaKey], quarantined: Container[ReplicaKey]) -> ReplicaKey:
+    """Return the metadata replica to use, of sorted replicas that are not retired."""
+    sound = [key for key in live if key.group_id == METADATA_GROUP_ID and key not in quarantined]
     if not sound:
         raise MetadataRecoveryError(
             "the metadata replica of this broker is damaged: use the directory of another broker"
         )
-    key, machine = sound[-1], Metadata()
+    return sound[-1]
+
+
+def _load(store: LmdbLogStore, registry: Registry) -> tuple[ReplicaKey, RestoredState, Metadata]:
+    """Open the metadata replica and apply its whole log: an entry that was not committed may have been acknowledged by the lost voters."""
+    key, machine = _newest_metadata(registry.live_replicas(), registry.quarantined()), Metadata()
     try:
         restored = store.open(key)
         machine.restore(store.state_rows(key), restored.state_index)
@@ -200,27 +260,34 @@ def _load(store: LmdbLogStore, registry: Registry) -> tuple[ReplicaKey, Restored
         UnsupportedDataError,
         ValueError,
     ) as error:
-        raise MetadataRecoveryError(f"the metadata replica of this broker cannot be used: {error}") from error
-    if not machine.cluster_id or restored.state_index > restored.last_index:
-        raise MetadataRecoveryError(
-            "the metadata replica of this broker never had all metadata: use the directory of another broker"
-        )
+        raise _unusable(error) from error
+    _check_all(machine, restored.state_index, restored.last_index)
     return key, restored, machine
 
 
+def _unusable(reason: object) -> MetadataRecoveryError:
+    return MetadataRecoveryError(f"the metadata replica of this broker cannot be used: {reason}")
+
+
+def _check_all(machine: Metadata, state_index: LogIndex, last_index: LogIndex) -> None:
+    if not machine.cluster_id or state_index > last_index:
+        raise MetadataRecoveryError(
+            "the metadata replica of this broker never had all metadata: use the directory of another broker"
+        )
+
+
 def _describe(
-    data_dir: Path, registry: Registry, key: ReplicaKey, restored: RestoredState, machine: Metadata
+    data_dir: Path, node_id: int, machine: Metadata, last_term: Term, last_index: LogIndex, membership: Membership
 ) -> StoredMetadata:
-    voters = (machine.replica_node(METADATA_GROUP_ID, replica_id) for replica_id in restored.membership.voters)
-    last_term = restored.term_starts[-1][0] if restored.term_starts else restored.position.term
+    voters = (machine.replica_node(METADATA_GROUP_ID, replica_id) for replica_id in membership.voters)
     return StoredMetadata(
         data_dir=data_dir,
         cluster_id=machine.cluster_id,
-        broker_id=registry.node_id,
+        broker_id=node_id,
         term=last_term,
-        last_index=restored.last_index,
+        last_index=last_index,
         voters=tuple(sorted(node_id for node_id in voters if node_id is not None)),
-        other_brokers=tuple(node.node_id for node in machine.nodes() if node.node_id != registry.node_id),
+        other_brokers=tuple(node.node_id for node in machine.nodes() if node.node_id != node_id),
         topic_count=machine.topic_count,
         partition_count=machine.partition_count,
     )

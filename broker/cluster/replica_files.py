@@ -24,8 +24,9 @@ from raftmq.storage.file_check import CHECK_ERRORS
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.log_store import ReplicaKey
 from raftmq.storage.registry import LOST_NODE_ADVICE, STALE_DIRECTORY_ADVICE, Registry
+from raftmq.storage.registry_codec import ReplicaState
 from raftmq.storage.row_stream import ClosableRows
-from raftmq.types import Term
+from raftmq.types import METADATA_GROUP_ID, Term
 
 log = structlog.get_logger(__name__)
 
@@ -163,3 +164,11 @@ def refuse_stale_directory(registry: Registry) -> None:
         reason = registry.refusal
         registry.close(is_clean=True)
         raise RegistryError(f"the cluster refuses this data directory permanently: {reason}; {STALE_DIRECTORY_ADVICE}")
+
+
+def retire_old_metadata(store: LmdbLogStore, registry: Registry) -> None:
+    """Move the files of retired metadata replicas to the trash: a crash ended `raftmq recover` after the registry had given them up."""
+    for key in store.stored_replicas():
+        row = registry.replica(key) if key.group_id == METADATA_GROUP_ID else None
+        if row is not None and row.state is ReplicaState.RETIRED:
+            store.retire(key)

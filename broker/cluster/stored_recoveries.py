@@ -11,7 +11,7 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_views import RecoveryView
 from raftmq.storage.file_inspection import read_replica
 from raftmq.storage.lmdb_log_store import replica_files
-from raftmq.types import METADATA_GROUP_ID, LogIndex
+from raftmq.types import METADATA_GROUP_ID
 
 
 class StoredRecovery(NamedTuple):
@@ -41,7 +41,7 @@ def _metadata_in(path: Path) -> Metadata | None:
         return None
     machine = Metadata()
     try:
-        machine.restore(iter(contents.state), LogIndex(contents.state_index))
+        machine.restore(iter(contents.state), contents.meta.state_index)
         for entry in contents.entries:
             machine.apply(entry)
     except (UnsupportedDataError, ValueError, msgspec.MsgspecError):

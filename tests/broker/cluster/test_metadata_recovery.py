@@ -216,6 +216,76 @@ async def test_a_crash_of_the_recovery_can_be_repeated(nodes: Nodes, monkeypatch
     assert len(LmdbLogStore(directory).stored_replicas()) == 1
 
 
+async def test_looking_at_metadata_changes_nothing(nodes: Nodes) -> None:
+    """It counted a boot, removed files of interrupted writes, and made lock files."""
+    first = await nodes.serve("one", bootstrap=True)
+    await nodes.stop(first)
+    directory = first.config.data_dir
+    (directory / "groups" / "0-1.mdb.new").touch()
+    before = contents(directory)
+    shown = read_metadata(directory)
+    assert contents(directory) == before
+    left = leave_cluster(directory)
+    assert shown == left, "as a command that opens the files for writing sees them"
+
+
+async def test_looking_at_damaged_metadata_names_the_damage(nodes: Nodes) -> None:
+    first = await nodes.serve("one", bootstrap=True)
+    await nodes.stop(first)
+    directory = first.config.data_dir
+    registry, metadata = directory / "node.mdb", directory / "groups" / "0-1.mdb"
+    sound = metadata.read_bytes()
+    metadata.write_bytes(sound[: len(sound) // 2])
+    with pytest.raises(MetadataRecoveryError, match=r"this broker cannot be used: it has \d+ bytes of \d+"):
+        read_metadata(directory)
+    metadata.unlink()
+    with pytest.raises(MetadataRecoveryError, match=r"0-1\.mdb cannot be read: No such file"):
+        read_metadata(directory)
+    changed = registry.read_bytes().replace(b'"cluster_id": "', b'"cluster_id": "x')
+    registry.write_bytes(changed[: registry.stat().st_size])
+    with pytest.raises(MetadataRecoveryError, match=r"node.mdb in .* is .*damaged .*: keep the directory"):
+        read_metadata(directory)
+
+
+def contents(directory: Path) -> dict[str, tuple[bytes, int]]:
+    """Return the bytes and the time of change of each file and directory."""
+    return {
+        str(path.relative_to(directory)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in (directory, *directory.rglob("*"))
+    }
+
+
+async def test_the_metadata_of_interrupted_commands_goes_to_the_trash(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash of the last step, the file of the old group stayed beside the new one for good."""
+
+    class KilledError(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    def interrupted(command: Callable[[], object]) -> None:
+        with monkeypatch.context() as patched, pytest.raises(KilledError):
+            patched.setattr("raftmq.storage.lmdb_log_store.LmdbLogStore.retire", kill)
+            command()
+        assert len(LmdbLogStore(directory).stored_replicas()) == 2
+
+    first = await nodes.serve("one", bootstrap=True)
+    await nodes.stop(first)
+    directory = first.config.data_dir
+    interrupted(lambda: recover_metadata(directory, lambda: "interrupted"))
+    assert read_metadata(directory).cluster_id == "interrupted"
+    assert recover_metadata(directory, lambda: NEW_ID).cluster_id == NEW_ID
+    assert len(LmdbLogStore(directory).stored_replicas()) == 1
+    interrupted(lambda: recover_metadata(directory, lambda: "interrupted again"))
+    again = await nodes.serve("one")
+    assert again.view.metadata.state_machine.cluster_id == "interrupted again"
+    assert len(again.store.stored_replicas()) == 1
+    assert len(list((directory / "trash").iterdir())) == 3
+
+
 def test_directories_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NoDataDirectoryError, match="is not a data directory"):
         read_metadata(tmp_path)
