@@ -7,6 +7,7 @@ import typer
 from raftmq.cli.durations import Duration, DurationRange, format_duration, parse_duration
 from raftmq.cli.rates import Rate, parse_rate
 from raftmq.cli.times import format_time, parse_past, parse_time_ms
+from raftmq.cli.topic_settings import parse_settings
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,24 @@ from raftmq.cli.times import format_time, parse_past, parse_time_ms
 def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
     assert DurationRange(0, 10**6)(text) == seconds
+
+
+def test_a_topic_setting_takes_a_time_with_a_unit() -> None:
+    pairs = ["retention.ms=1h30m", "message.ttl.ms=0s", "lease.ms=0.6ms", "backoff.max.ms=500", "name=1s"]
+    assert parse_settings(pairs) == {
+        "retention.ms": "5400000",
+        "message.ttl.ms": "0",
+        "lease.ms": "1",
+        "backoff.max.ms": "500",
+        "name": "1s",
+    }
+
+
+@pytest.mark.parametrize("text", ["0.1ms", "0.0004s", "0.5ms"])
+def test_a_topic_setting_refuses_a_time_that_would_be_0(text: str) -> None:
+    """0 means no limit, or that everything is deleted."""
+    with pytest.raises(typer.BadParameter, match=f"retention.ms={text} is less than 1ms"):
+        parse_settings([f"retention.ms={text}"])
 
 
 @pytest.mark.parametrize("text", ["20", "", "s", "-1s", "1w", "1 s", "nan", "1e3s", "١s", "1" * 40 + "s"])
