@@ -65,11 +65,13 @@ def kept_from_brokers(data_dir: Path) -> Iterator[None]:
     """
     with ExitStack() as held:
         with suppress(FileNotFoundError):
-            file = held.enter_context((data_dir / LOCK_FILE).open())
+            # without a wait for a writer, if it is a named pipe
+            descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            held.callback(os.close, descriptor)
             try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                process_id = file.read().strip()
+                process_id = os.read(descriptor, 20).decode(errors="replace").strip()
                 raise DirectoryInUseError(
                     f"{data_dir} is in use by a running broker{f' (process {process_id})' if process_id else ''}: stop it first"
                 ) from None

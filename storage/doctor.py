@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from raftmq.storage.directory_lock import kept_from_brokers
+from raftmq.storage.directory_lock import LOCK_FILE, kept_from_brokers
 from raftmq.storage.disk_space import TIMES_SUFFIX, default_reserve_bytes, megabytes, start_bytes
 from raftmq.storage.file_check import SIGNALS_OF_DAMAGE
 from raftmq.storage.file_inspection import FileReport
@@ -123,7 +123,7 @@ def examine(
     if not data_dir.is_dir():
         raise NoDataDirectoryError(data_dir)
     with kept_from_brokers(data_dir):
-        files, states = replica_files(data_dir / "groups"), state_files(data_dir / "groups")
+        files, states = _regular(replica_files(data_dir / "groups")), _regular(state_files(data_dir / "groups"))
         registry = data_dir / REGISTRY_FILE
         if not registry.exists() and not files and not states:
             raise NoDataDirectoryError(data_dir)
@@ -156,13 +156,18 @@ def examine(
             replica_count=len(reports),
             row_count=sum(report.rows for report in (node, *reports.values(), *state_reports.values())),
             byte_count=sum(
-                path.stat().st_size for path in (registry, *files.values(), *states.values()) if path.exists()
+                path.stat().st_size for path in (registry, *files.values(), *states.values()) if path.is_file()
             ),
             findings=tuple(findings),
         )
 
 
 # ------------------------------------------------------------------------------------------------------- the directory
+
+
+def _regular(files: dict[ReplicaKey, Path]) -> dict[ReplicaKey, Path]:
+    """Return the files among these. A named pipe would block its reader, and a broker does not take it for a replica's file either."""
+    return {key: path for key, path in files.items() if path.is_file()}
 
 
 def _inner(data_dir: Path) -> str:
@@ -194,6 +199,9 @@ def _space(data_dir: Path, free: int, total: int) -> Iterator[Finding]:
 
 def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
     """Report unfinished and unknown files, and the trash."""
+    lock = data_dir / LOCK_FILE
+    if lock.exists() and not lock.is_file():
+        yield Finding(Severity.WARNING, LOCK_FILE, "is no regular file: no broker can start here", "remove it")
     groups = data_dir / "groups"
     for path in sorted(groups.iterdir()) if groups.is_dir() else ():
         name = f"groups/{path.name}"
@@ -202,7 +210,8 @@ def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
         elif ".mdb.copy" in path.name:
             yield Finding(Severity.NOTE, name, "is a copy from which snapshots were sent: the next start removes it")
         elif path not in files and not path.name.endswith(("-lock", TIMES_SUFFIX)):
-            yield Finding(Severity.WARNING, name, "does not belong to RaftMQ", "move it out of the data directory")
+            problem = "does not belong to RaftMQ" if path.is_file() else "is no regular file"
+            yield Finding(Severity.WARNING, name, problem, "move it out of the data directory")
     trash = [path for path in (data_dir / "trash").glob("*") if path.is_file()]
     if trash:
         megabytes = sum(path.stat().st_size for path in trash) / 1e6
@@ -217,10 +226,13 @@ def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
 
 
 def _examine_registry(path: Path, examiner: Examiner) -> FileReport:
-    if path.exists():
+    if path.is_file():
         return examiner.examine("registry", path)
     missing = FileReport()
-    missing.add("is missing, and with it this broker's identity")
+    if path.exists():
+        missing.add("is no regular file: this broker's identity is lost")
+    else:
+        missing.add("is missing, and with it this broker's identity")
     return missing
 
 

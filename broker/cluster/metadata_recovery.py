@@ -117,6 +117,8 @@ def _read_metadata(data_dir: Path) -> StoredMetadata:
         if state == ReplicaState.QUARANTINED.value:
             quarantined.add(key)
     path, machine = replica_path(data_dir / "groups", _newest_metadata(live, quarantined)), Metadata()
+    if not path.is_file():
+        raise _unusable("its file is missing")
     try:
         contents = read_replica(path)
         if contents is None:

@@ -423,6 +423,44 @@ def test_a_foreign_file_among_the_replicas_is_a_warning(data_dir: Path) -> None:
     assert (finding.severity, finding.subject) == (Severity.WARNING, "groups/holiday.mdb")
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_named_and_not_opened(data_dir: Path, make: Callable[[Path], None]) -> None:
+    """The doctor waited without end for a writer of the named pipe. A directory ended it."""
+    for name in ("groups/9-1.mdb", "groups/9-1.state.mdb"):
+        make(data_dir / name)
+    foreign = {finding.subject: finding for finding in examine(data_dir).findings}
+    assert {(one.severity, one.problem) for one in foreign.values()} == {(Severity.WARNING, "is no regular file")}
+    assert list(foreign) == ["groups/9-1.mdb", "groups/9-1.state.mdb"]
+    for name in foreign:
+        (data_dir / name).rename(data_dir / name.replace("/", "-"))
+    (data_dir / FILE).unlink()
+    make(data_dir / FILE)
+    diagnosis = examine(data_dir)
+    assert [(one.severity, one.subject, one.problem) for one in diagnosis.findings] == [
+        (Severity.DAMAGE, FILE, "is missing: the registry knows the replica"),
+        (Severity.WARNING, FILE, "is no regular file"),
+    ]
+    assert diagnosis.replica_count == 1
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_registry_or_a_lock_that_is_no_file_is_named_and_not_opened(
+    data_dir: Path, make: Callable[[Path], None]
+) -> None:
+    (data_dir / "lock").unlink()
+    make(data_dir / "lock")
+    finding = only_finding(examine(data_dir))
+    assert (finding.severity, finding.subject) == (Severity.WARNING, "lock")
+    assert finding.problem == "is no regular file: no broker can start here"
+    (data_dir / "lock").rename(data_dir / "old")
+    (data_dir / "node.mdb").unlink()
+    make(data_dir / "node.mdb")
+    finding = only_finding(examine(data_dir))
+    assert (finding.severity, finding.subject) == (Severity.DAMAGE, "node.mdb")
+    assert finding.problem == "is no regular file: this broker's identity is lost"
+    assert "keep the directory" in finding.advice
+
+
 def test_a_node_of_no_cluster_is_a_note(tmp_path: Path) -> None:
     Registry(tmp_path / "node.mdb").close(is_clean=True)
     diagnosis = examine(tmp_path)
