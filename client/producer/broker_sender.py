@@ -222,6 +222,8 @@ class BrokerSender:
             self._come_back(queue, queue.not_before)
         elif queue.ready and len(queue.pipeline) < settings.BATCHES_IN_FLIGHT_MAX and not queue.is_broken:
             self._queues[queue] = None  # the request was full
+        elif queue.pipeline and not queue.has_unanswered:
+            self._queues[queue] = None  # the request had no room for a batch that is repeated
         elif queue.open is not None and not queue.is_flushing and now < queue.open.linger_until:
             self._come_back(queue, queue.open.linger_until)
         elif queue.open is not None and not queue.has_unanswered:

@@ -328,6 +328,25 @@ async def test_batches_at_a_silent_leader_go_to_its_successor(cluster: FakeClust
     assert values_in(cluster, "t") == [b"%d" % n for n in range(10)]
 
 
+async def test_a_repeated_batch_that_a_request_has_no_room_for_follows_in_the_next_one(
+    cluster: FakeCluster, monkeypatch
+):
+    """It followed only when the producer looked for expired batches."""
+    monkeypatch.setattr(limits, "TICK_SECONDS", 60.0)
+    monkeypatch.setattr(limits, "REQUEST_BYTES_MAX", 100_000)
+    cluster.create_topic("t", partitions=3)
+    cluster.append_hook = lambda broker, *_: "swallow" if broker == 1 else None
+    async with producer(cluster, request_timeout_ms=60_000) as p:
+        deliveries = [await p.send("t", bytes(60_000), partition=number) for number in (0, 2)]
+        await wait_requests(cluster, 2)
+        for number in (0, 2):
+            cluster.move_leader("t", number, broker=2)
+        async with asyncio.timeout(10):
+            for delivery in deliveries:
+                await delivery
+    assert [broker for broker, _ in cluster.append_requests] == [1, 1, 2, 2]
+
+
 async def test_the_late_end_of_an_old_leaders_stream_does_not_delay_its_successor(cluster: FakeCluster):
     cluster.create_topic("t")
     cluster.append_hook = lambda broker, *_: "swallow" if broker == 1 else None
