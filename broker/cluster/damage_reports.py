@@ -191,6 +191,10 @@ class DamageReports:
         content += [("left", key, revisions.get(key.group_id)) for key in moved.left]
         content += [("joined", key, revisions.get(key.group_id)) for key in moved.joined]
         content += [("stuck", key) for key in moved.stuck]
+        if (
+            content
+        ):  # what the last leader was told, or could not be told because there was none, is news to the next one
+            content.append(("leader", self._host.leadership.get(METADATA_GROUP_ID)))
         if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
             return
         await self._reporter.report_replicas(

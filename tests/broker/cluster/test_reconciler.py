@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
-from raftmq.broker.cluster.damage_reports import ReportedDamage
+from raftmq.broker.cluster.damage_reports import DamageReports, Moved, ReportedDamage
 from raftmq.broker.cluster.reconciler import Reconciler
 from raftmq.broker.cluster.replication_health import ReplicationHealth
 from raftmq.broker.replica.leadership_table import LeadershipTable
@@ -18,6 +18,7 @@ from raftmq.fsm.metadata_views import BalancingView, PartitionView, ReplicaView
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
+from raftmq.types import METADATA_GROUP_ID, NO_NODE, GroupId, NodeId, ReplicaId, Term
 from structlog.testing import capture_logs
 
 from tests.support.broker.engine_cluster import TIMING, EngineCluster, data, next_progress
@@ -523,6 +524,32 @@ def test_a_report_of_damage_is_renewed_while_there_is_no_room_for_another_one():
         for key in keys:
             reported.record(key)
         assert reported.current(metadata) == keys
+
+
+async def test_a_report_that_found_no_metadata_leader_goes_to_the_next_one_without_a_pause() -> None:
+    """It counted as sent, and its replicas waited for the next repetition, although there was a leader."""
+    leadership = LeadershipTable(lambda _: None, lambda _: "")
+    clock = SimpleNamespace(time=lambda: 5.0)
+    reports: list[peer_pb.ReportReplicasRequest] = []
+
+    async def report_replicas(request: peer_pb.ReportReplicasRequest) -> None:
+        reports.append(request)
+        if leadership.get(METADATA_GROUP_ID).node_id == NO_NODE:
+            raise RequestError(pb.NO_LEADER, "there is no leader")
+
+    host = SimpleNamespace(loop=clock, leadership=leadership, node_id=1, node_uuid="uuid-1")
+    damage = DamageReports(host, SimpleNamespace(report_replicas=report_replicas))
+    moved = Moved(left=[ReplicaKey(GroupId(GROUP), ReplicaId(3))])
+    with pytest.raises(RequestError):
+        await damage.tell_metadata_leader([], moved)
+    await damage.tell_metadata_leader([], moved)
+    assert len(reports) == 1, "there is still no leader"
+    leadership.claim(METADATA_GROUP_ID, Term(2), NodeId(2))
+    for _ in range(2):
+        await damage.tell_metadata_leader([], moved)
+    assert len(reports) == 2
+    await damage.tell_metadata_leader([], Moved())
+    assert len(reports) == 2
 
 
 async def test_a_background_loop_ends_when_it_is_cancelled() -> None:
