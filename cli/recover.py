@@ -105,7 +105,7 @@ def rejoin(
     refused to any other.
     """
     _check_user(data_dir, "rejoin", unsafe=unsafe)
-    found = _read(data_dir)
+    found = _read(data_dir, may_be_lost=True)
     if not unsafe:
         _print(found, output, "stored")
         return
@@ -152,12 +152,12 @@ def _user_name(user_id: int) -> str:
         return f"#{user_id}"
 
 
-def _read(data_dir: Path) -> StoredMetadata:
+def _read(data_dir: Path, *, may_be_lost: bool = False) -> StoredMetadata:
     from raftmq.broker.cluster.metadata_recovery import MetadataRecoveryError, read_metadata
     from raftmq.storage.doctor import NoDataDirectoryError
 
     try:
-        return read_metadata(data_dir)
+        return read_metadata(data_dir, may_be_lost=may_be_lost)
     except NoDataDirectoryError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
     except MetadataRecoveryError as error:
@@ -173,9 +173,12 @@ def _agree(found: StoredMetadata, *warnings: str, question: str, is_agreed: bool
 
 
 def _lines(found: StoredMetadata) -> list[str]:
+    name = f"{found.data_dir}: broker {found.broker_id} of cluster {found.cluster_id}"
+    if found.problem:
+        return [name, f"its metadata is lost: {found.problem}"]
     topics, partitions = counted(found.topic_count, "topic"), counted(found.partition_count, "partition")
     return [
-        f"{found.data_dir}: broker {found.broker_id} of cluster {found.cluster_id}",
+        name,
         f"its metadata ends at term {found.term}, index {found.last_index}, with {topics} and {partitions}",
         f"metadata voters: {brokers(found.voters) or 'none'}, other brokers: {brokers(found.other_brokers) or 'none'}",
     ]
@@ -195,6 +198,7 @@ def _print(found: StoredMetadata, output: Output, result: str) -> None:
                 "other_brokers": list(found.other_brokers),
                 "topic_count": found.topic_count,
                 "partition_count": found.partition_count,
+                "problem": found.problem,
             }
         )
         return

@@ -46,12 +46,17 @@ INDEX_GAP: Final = 1_000_000
 TERM_GAP: Final = 1000
 """Terms that the lost voters may have used. Clients take a leader with a lower epoch for an older one."""
 _LOST_ADVICE: Final = "keep the directory, and use that of another broker. See raftmq doctor about this one"
+_UNUSABLE: Final = "the metadata replica of this broker cannot be used"
 _OTHER_ADVICE: Final = "stop the broker first, or use the directory of another broker"
 _SLICE_BYTES: Final = 8 * 1024 * 1024
 
 
 class MetadataRecoveryError(Exception):
     """A data directory cannot be used for a recovery. Nothing was changed."""
+
+
+class LostMetadataError(MetadataRecoveryError):
+    """The metadata of a broker is damaged or missing. The broker can still leave its cluster and get the metadata of another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,16 @@ class StoredMetadata:
     """The other registered brokers."""
     topic_count: int
     partition_count: int
+    problem: str = ""
+    """Why the metadata is lost. Then only the cluster and the broker are known."""
 
 
-def read_metadata(data_dir: Path) -> StoredMetadata:
+def read_metadata(data_dir: Path, *, may_be_lost: bool = False) -> StoredMetadata:
     """Read the metadata of a stopped broker. Changes nothing: it may be a copy, which a start would make look newer than it is.
+
+    Args:
+        data_dir: The data directory.
+        may_be_lost: Whether to describe the broker although its metadata is damaged or missing.
 
     Raises:
         NoDataDirectoryError: The directory is not a broker's data directory.
@@ -84,7 +95,7 @@ def read_metadata(data_dir: Path) -> StoredMetadata:
     _check_registry(data_dir)
     try:
         with kept_from_brokers(data_dir):
-            return _read_metadata(data_dir)
+            return _read_metadata(data_dir, may_be_lost=may_be_lost)
     except DirectoryInUseError as error:
         raise MetadataRecoveryError(
             f"data directory {data_dir} is in use by another process (a broker): {_OTHER_ADVICE}"
@@ -93,7 +104,7 @@ def read_metadata(data_dir: Path) -> StoredMetadata:
         raise MetadataRecoveryError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
-def _read_metadata(data_dir: Path) -> StoredMetadata:
+def _read_metadata(data_dir: Path, *, may_be_lost: bool) -> StoredMetadata:
     try:
         registry = examine_registry(data_dir / REGISTRY_FILE)
     except (ValueError, TypeError, KeyError) as error:
@@ -116,27 +127,38 @@ def _read_metadata(data_dir: Path) -> StoredMetadata:
             live.append(key)
         if state == ReplicaState.QUARANTINED.value:
             quarantined.add(key)
-    path, machine = replica_path(data_dir / "groups", _newest_metadata(live, quarantined)), Metadata()
+    try:
+        return _read_replica(data_dir, node["node_id"], _newest_metadata(live, quarantined))
+    except LostMetadataError as error:
+        if not may_be_lost:
+            raise
+        return StoredMetadata(data_dir, node["cluster_id"], node["node_id"], 0, 0, (), (), 0, 0, str(error))
+
+
+def _read_replica(data_dir: Path, node_id: int, key: ReplicaKey) -> StoredMetadata:
+    path, machine = replica_path(data_dir / "groups", key), Metadata()
     if not path.is_file():
-        raise _unusable("its file is missing")
+        raise LostMetadataError(f"{_UNUSABLE}: its file is missing")
     try:
         contents = read_replica(path)
         if contents is None:
-            raise _unusable(_problem_of(path))
+            raise _problem_of(path)
         machine.restore(iter(contents.state), contents.meta.state_index)
         for entry in contents.entries:
             machine.apply(entry)
-    except (UnsupportedDataError, ValueError) as error:
-        raise _unusable(error) from error
+    except UnsupportedDataError as error:
+        raise MetadataRecoveryError(f"{_UNUSABLE}: {error}") from error
+    except ValueError as error:
+        raise LostMetadataError(f"{_UNUSABLE}: {error}") from error
     _check_all(machine, contents.meta.state_index, contents.meta.last_index)
-    return _describe(
-        data_dir, node["node_id"], machine, contents.last_term, contents.meta.last_index, contents.meta.membership
-    )
+    return _describe(data_dir, node_id, machine, contents.last_term, contents.meta.last_index, contents.meta.membership)
 
 
-def _problem_of(path: Path) -> str:
+def _problem_of(path: Path) -> MetadataRecoveryError:
     report = examine_replica(path)
-    return f"it has format {report.newer_format}: {NEWER_ADVICE}" if report.newer_format else report.problems[0]
+    if report.newer_format:
+        return MetadataRecoveryError(f"{_UNUSABLE}: it has format {report.newer_format}: {NEWER_ADVICE}")
+    return LostMetadataError(f"{_UNUSABLE}: {', '.join(report.problems[:1])}")
 
 
 def recover_metadata(data_dir: Path, new_uuid: Callable[[], str], now_ms: int = 0) -> StoredMetadata:
@@ -183,17 +205,18 @@ def recover_metadata(data_dir: Path, new_uuid: Callable[[], str], now_ms: int = 
 def leave_cluster(data_dir: Path) -> StoredMetadata:
     """Have a broker forget its cluster, so that it can join the recovered one. Its identity and its partitions stay.
 
-    Return the metadata that it gave up, which stays in the trash for a grace period.
+    Return the metadata that it gave up, which stays in the trash for a grace period. It may be damaged.
 
     Raises:
-        MetadataRecoveryError: As `read_metadata`.
+        MetadataRecoveryError: As `read_metadata`, but not for damaged or missing metadata.
     """
+    described = read_metadata(data_dir, may_be_lost=True)
     with _opened(data_dir) as (registry, store):
-        key, restored, machine = _load(store, registry)
-        last_term = restored.term_starts[-1][0] if restored.term_starts else restored.position.term
-        described = _describe(data_dir, registry.node_id, machine, last_term, restored.last_index, restored.membership)
-        registry.enter_cluster("", created=None, retired=key)
-        store.retire(key)
+        live = registry.live_replicas_of(METADATA_GROUP_ID)
+        if not live:
+            raise MetadataRecoveryError(f"{REGISTRY_FILE} in {data_dir} has no metadata replica: {_LOST_ADVICE}")
+        registry.enter_cluster("", created=None, retired=max(live))
+        store.retire(max(live))
         return described
 
 
@@ -238,9 +261,7 @@ def _newest_metadata(live: Iterable[ReplicaKey], quarantined: Container[ReplicaK
     """Return the metadata replica to use, of sorted replicas that are not retired."""
     sound = [key for key in live if key.group_id == METADATA_GROUP_ID and key not in quarantined]
     if not sound:
-        raise MetadataRecoveryError(
-            "the metadata replica of this broker is damaged: use the directory of another broker"
-        )
+        raise LostMetadataError("the metadata replica of this broker is damaged: use the directory of another broker")
     return sound[-1]
 
 
@@ -262,18 +283,14 @@ def _load(store: LmdbLogStore, registry: Registry) -> tuple[ReplicaKey, Restored
         UnsupportedDataError,
         ValueError,
     ) as error:
-        raise _unusable(error) from error
+        raise MetadataRecoveryError(f"{_UNUSABLE}: {error}") from error
     _check_all(machine, restored.state_index, restored.last_index)
     return key, restored, machine
 
 
-def _unusable(reason: object) -> MetadataRecoveryError:
-    return MetadataRecoveryError(f"the metadata replica of this broker cannot be used: {reason}")
-
-
 def _check_all(machine: Metadata, state_index: LogIndex, last_index: LogIndex) -> None:
     if not machine.cluster_id or state_index > last_index:
-        raise MetadataRecoveryError(
+        raise LostMetadataError(
             "the metadata replica of this broker never had all metadata: use the directory of another broker"
         )
 

@@ -84,6 +84,25 @@ def test_a_broker_leaves_its_cluster_after_a_question(cluster: LocalCluster) -> 
         assert_one_sentence(again, 4, "belongs to no cluster")
 
 
+def test_a_broker_with_damaged_metadata_leaves_its_cluster(cluster: LocalCluster) -> None:
+    directory, before = cluster.data_dir(1), stored(cluster)
+    (file,) = (directory / "groups").glob("0-*.mdb")
+    file.write_bytes(file.read_bytes()[:5000])
+    refused = raftmq(cluster, "recover", "metadata", str(directory))
+    assert_one_sentence(refused, 4, "the metadata replica of this broker cannot be used", "it has 5000 bytes")
+    shown = raftmq(cluster, "recover", "rejoin", str(directory))
+    first, second = shown.stdout.decode().splitlines()
+    assert first == f"{directory}: broker 1 of cluster {before['cluster_id']}"
+    assert second.startswith(
+        "its metadata is lost: the metadata replica of this broker cannot be used: it has 5000 bytes"
+    )
+    done = raftmq(cluster, "recover", "rejoin", str(directory), "--unsafe", "--yes", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["result"], told["broker_id"], told["cluster_id"]) == ("left", 1, before["cluster_id"])
+    assert "cannot be used" in told["problem"]
+
+
 def test_the_directory_of_a_running_broker_is_refused(cluster: LocalCluster) -> None:
     cluster.restart(1)
     for command in ("metadata", "rejoin"):

@@ -24,7 +24,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.doctor import NoDataDirectoryError
 from raftmq.storage.lmdb_log_store import LmdbLogStore
 from raftmq.storage.registry import Registry
-from raftmq.types import GroupId
+from raftmq.types import METADATA_GROUP_ID, GroupId
 
 from tests.support.broker.whole_nodes import NOBODY, WAIT_SECONDS, Nodes, three_voters
 from tests.support.broker.whole_nodes import until as standing_for
@@ -103,6 +103,33 @@ async def test_a_cluster_is_revived_from_one_broker(nodes: Nodes) -> None:
         read_metadata(three)
     assert read_metadata(one).cluster_id == before.cluster_id
     await three_voters_again(nodes, one, recovered)
+
+
+@pytest.mark.parametrize("is_quarantined", [True, False])
+async def test_a_survivor_with_damaged_metadata_rejoins_with_its_partitions(
+    nodes: Nodes, *, is_quarantined: bool
+) -> None:
+    """It was refused, and told to use the directory of another broker: only an empty directory was left, without its data."""
+    _, two, three = await stopped_cluster(nodes)
+    before = read_metadata(two)
+    recover_metadata(three, lambda: NEW_ID)
+    (file,) = (two / "groups").glob("0-*.mdb")
+    file.write_bytes(file.read_bytes()[:5000])
+    if is_quarantined:
+        registry = Registry(two / "node.mdb")
+        (key,) = registry.live_replicas_of(METADATA_GROUP_ID)
+        registry.quarantine(key, "a bad sector")
+        registry.close(is_clean=True)
+    with pytest.raises(MetadataRecoveryError, match=r"is damaged: use the directory of another|cannot be used"):
+        recover_metadata(two, lambda: "never")
+    shown, left = read_metadata(two, may_be_lost=True), leave_cluster(two)
+    assert (left.broker_id, left.cluster_id, shown.broker_id, shown.cluster_id) == (2, before.cluster_id) * 2
+    assert left.problem
+    assert shown.problem
+    recovered = await nodes.serve("three", stable_seconds=0.3)
+    back = await nodes.serve("two", join=(recovered.addresses.peer,), stable_seconds=0.3)
+    assert (back.view.node_id, back.view.cluster_id) == (2, NEW_ID)
+    await until(lambda: has_records(recovered, 10) and has_records(back, 10))
 
 
 async def three_voters_again(nodes: Nodes, directory: Path, recovered: Node) -> None:
@@ -226,8 +253,9 @@ async def test_looking_at_metadata_changes_nothing(nodes: Nodes) -> None:
     before = contents(directory)
     shown = read_metadata(directory)
     assert contents(directory) == before
-    left = leave_cluster(directory)
-    assert shown == left, "as a command that opens the files for writing sees them"
+    made = recover_metadata(directory, lambda: NEW_ID)
+    assert made.last_index == shown.last_index + INDEX_GAP, "as a command that opens the files for writing sees it"
+    assert (made.voters, made.broker_id, made.topic_count) == (shown.voters, shown.broker_id, shown.topic_count)
 
 
 async def test_looking_at_damaged_metadata_names_the_damage(nodes: Nodes) -> None:
