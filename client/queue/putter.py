@@ -85,6 +85,8 @@ class Putter:
         )
         self._producer_id = 0
         self._starting = asyncio.Lock()
+        self._is_closed = False
+        """No message is accepted any more."""
         self._loop_budget = LoopBudget()
         self._info: TopicInfo | None = None
         self._queues: list[MessageQueue] = []
@@ -158,7 +160,8 @@ class Putter:
         return results
 
     async def close(self) -> None:
-        """Wait for the outcomes of accepted messages, and stop. If it is cancelled, it stops immediately."""
+        """Accept no more messages, wait for the outcomes of accepted ones, and stop. If it is cancelled, it stops immediately."""
+        self._is_closed = True  # a put that goes on after a wait would add a message that nobody delivers
         try:
             if self._producer_id and self._dispatcher.failure is None:
                 await self._dispatcher.drain()
@@ -174,6 +177,7 @@ class Putter:
                 if not self._producer_id:
                     name = ProducerName(self._resolver, None, self._options.request_timeout_seconds)
                     identity = await name.register(self._options.max_block_seconds)
+                    self._check_alive()
                     self._dispatcher.start()
                     self._producer_id = identity.producer_id
         return await self._topic.info()
@@ -199,7 +203,10 @@ class Putter:
             raise
 
     def _check_alive(self) -> None:
+        """Raise the reason why no message can be accepted. Call it after each wait."""
         self._resolver.check()
+        if self._is_closed:
+            raise ClosedClientError("the queue is closed: create a new one")
         if self._dispatcher.failure is not None:
             raise ClosedClientError("the queue stopped after an internal error") from self._dispatcher.failure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ from zlib import crc32
 import pytest
 from raftmq import errors
 from raftmq.client.base import settings
+from raftmq.client.producer.identity import ProducerName
+from raftmq.client.producer.partition_queue import ProducerIdentity
 from raftmq.client.queue import settler
 from raftmq.client.queue.intake import Intake
 from raftmq.client.queue.message import Message
@@ -991,6 +994,37 @@ async def test_a_closed_queue_refuses_everything(cluster: FakeCluster) -> None:
     ):
         with pytest.raises(errors.ClosedClientError):
             await call
+
+
+async def test_puts_under_way_end_when_the_queue_is_closed(queue: Queue) -> None:
+    """A `put_many` went on after the close, with messages that nobody delivered, and waited for them without an end."""
+    putting = asyncio.ensure_future(queue.put_many(b"x" for _ in itertools.count()))
+    await asyncio.sleep(0.02)
+    await queue.close()
+    with pytest.raises(errors.ClosedClientError) as raised:
+        await asyncio.wait_for(putting, 10)
+    assert "the messages before it are enqueued" in raised.value.__notes__[0]
+
+
+async def test_a_first_put_ends_when_the_queue_is_closed(queue: Queue, cluster: FakeCluster) -> None:
+    """The answer with its producer id came after the close, and its message was accepted by a stopped producer."""
+    registering, answered = asyncio.Event(), asyncio.Event()
+    register = ProducerName.register
+
+    async def late(self: ProducerName, timeout_seconds: float) -> ProducerIdentity:
+        identity = await register(self, timeout_seconds)
+        registering.set()
+        await answered.wait()
+        return identity
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ProducerName, "register", late)
+        putting = asyncio.ensure_future(queue.put(b"x"))
+        await registering.wait()
+        await queue._putter.close()
+        answered.set()
+        with pytest.raises(errors.ClosedClientError):
+            await asyncio.wait_for(putting, 10)
 
 
 async def test_a_log_topic_is_refused(cluster: FakeCluster) -> None:
