@@ -106,6 +106,10 @@ class PeerDirectory:
             self._found[node_id] = (known, address)
             self.learn(self._known)
 
+    def on_peer_up(self, node_id: NodeId) -> None:
+        """Forget the stale directory of a node that runs on its newest one now. When that stops, nothing is wrong with it."""
+        self._refused.pop(node_id, None)
+
     def is_connected(self, node_id: NodeId) -> bool:
         """Return whether this node's control channel to that node is up (True for itself)."""
         return node_id == self._registry.node_id or self._transport.is_connected(node_id)

@@ -75,6 +75,7 @@ class PeerEvents:
     def on_peer_up(self, node_id: NodeId) -> None:
         """See `PeerHandler`."""
         log.info("peer_connected", peer_id=node_id)
+        self._peers.on_peer_up(node_id)
         self._engine.on_peer_up(node_id)
 
     def on_peer_down(self, node_id: NodeId) -> None:

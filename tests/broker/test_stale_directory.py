@@ -40,6 +40,14 @@ async def has_met(node: Node, other: Node) -> None:
             await asyncio.sleep(0.01)
 
 
+async def stopped(nodes: Nodes, node: Node, other: Node) -> None:
+    """Stop a node, and wait until the other one knows."""
+    await nodes.stop(node)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while other.view.is_connected(node.view.node_id):
+            await asyncio.sleep(0.01)
+
+
 async def restored(nodes: Nodes) -> tuple[Node, Node, Node, Node]:
     """Start three nodes, and in place of the second a copy of its directory from one boot ago. Return (copy, the others...)."""
     one, two, third = await three(nodes)
@@ -113,6 +121,27 @@ async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(
     await until(clone, Reason.STALE_DIRECTORY)
     assert clone.registry.boot == two.registry.boot
     await until(two)
+
+
+async def test_a_refused_copy_is_no_warning_once_the_newest_directory_was_connected(nodes):
+    """Whenever the broker was stopped afterwards, the others said again that its directory had been refused."""
+    one, two, third = await three(nodes)
+    await nodes.stop(two)
+    copied(nodes, "two", "clone")
+    two = await nodes.serve("two")
+    for node in (one, third):
+        await has_met(node, two)
+    clone = nodes.begin("clone")
+    await until(clone, Reason.STALE_DIRECTORY)
+    await nodes.stop(clone)
+    await stopped(nodes, two, one)
+    assert "was refused" in " ".join((*one.standing.warnings(), *third.standing.warnings()))
+    two = await nodes.serve("two")
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not (one.view.is_connected(two.view.node_id) and third.view.is_connected(two.view.node_id)):
+            await asyncio.sleep(0.01)
+    await stopped(nodes, two, one)
+    assert "was refused" not in " ".join((*one.standing.warnings(), *third.standing.warnings()))
 
 
 async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):

@@ -998,7 +998,8 @@ async def test_a_closed_queue_refuses_everything(cluster: FakeCluster) -> None:
 
 async def test_puts_under_way_end_when_the_queue_is_closed(queue: Queue) -> None:
     """A `put_many` went on after the close, with messages that nobody delivered, and waited for them without an end."""
-    putting = asyncio.ensure_future(queue.put_many(b"x" for _ in itertools.count()))
+    values = (b"x" for _ in itertools.count())
+    putting = asyncio.ensure_future(queue.put_many(values))
     await asyncio.sleep(0.02)
     await queue.close()
     with pytest.raises(errors.ClosedClientError) as raised:
