@@ -252,6 +252,8 @@ ACKS_IN_FLIGHT_MAX: Final = 5
 """Unanswered requests with settlements to one partition. A partition remembers the answers to so many requests of a session."""
 CHAIN_MESSAGES_MAX: Final = ACK_MESSAGES_MAX - 1
 """Maximum number of messages that the acceptance of one message puts: both count as work of one entry."""
+SESSION_RETRY_SECONDS: Final = 60.0
+"""The least interval between two requests for a session in a partition that had too many. Idle ones expire after ten minutes."""
 ACK_CHECK_SECONDS: Final = 0.5
 """Interval of checks for settlements that are overdue, while any is unanswered."""
 QUEUE_SURPLUS_SECONDS: Final = 0.1

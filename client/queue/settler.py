@@ -223,7 +223,9 @@ class _PartitionSettlements:
         self._settler = settler
         self._partition = partition
         self._session: int | None = None
-        """None: it must be opened. `_NO_SESSION`: the partition has too many."""
+        """None: it must be opened. `_NO_SESSION`: the partition had too many."""
+        self._ask_again_at = 0.0
+        """Loop time from which the partition is asked again for a session if it had too many."""
         self._next_request = 1
         self._waiting: list[_Waiting] = []
         self._requests: list[_Request] = []
@@ -276,15 +278,15 @@ class _PartitionSettlements:
     # ---------------------------------------------------------------------------------------------------------- sessions
 
     def open_session(self) -> None:
-        """Open a session in the background, if there is none."""
-        if self._session is None and self.opening is None:
+        """Open a session in the background, if there is none. A partition that had too many is asked from time to time: they expire."""
+        is_due = self._session == _NO_SESSION and self._settler.loop.time() >= self._ask_again_at
+        if (self._session is None or is_due) and self.opening is None:
+            self._ask_again_at = self._settler.loop.time() + settings.SESSION_RETRY_SECONDS
             self.opening = spawn(self._open_session(), "raftmq-queue-session", self._settler.on_crash)
 
     async def _open_session(self) -> None:
         try:
             self._session = await self._ask_session()
-        except TooManySessionsError:
-            self._session = _NO_SESSION
         except UnknownTopicError as error:
             self._give_up(error)
         except RaftMQError as error:
@@ -308,7 +310,10 @@ class _PartitionSettlements:
             if len(answer.partitions) != 1:
                 raise ProtocolError(f"the broker opened {len(answer.partitions)} sessions instead of 1")
             if answer.partitions[0].HasField("error"):
-                raise error_from_detail(answer.partitions[0].error)
+                error = error_from_detail(answer.partitions[0].error)
+                if isinstance(error, TooManySessionsError):
+                    return _NO_SESSION  # one must expire first, and no settlement should wait for that
+                raise error
             return answer.partitions[0].session
 
         # A session that is opened twice only expires, so an unknown outcome is no reason to give up.
@@ -514,7 +519,8 @@ class _PartitionSettlements:
     def _continue(self) -> None:
         is_unsent = any(not request.is_sent for request in self._requests)
         if is_unsent or (self._waiting and self._has_room()):
-            if self._flush_handle is None and self.opening is None:
+            must_wait = self._session is None and self.opening is not None
+            if self._flush_handle is None and not must_wait:
                 self._flush_handle = self._settler.loop.call_soon(self._flush)
         elif not self.is_busy:
             self._settler.record_idle()

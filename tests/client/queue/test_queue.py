@@ -693,6 +693,35 @@ async def test_settlements_continue_in_another_session_when_theirs_has_ended(
     assert [ack.session for ack in cluster.acks] == [1, 1, 2]
 
 
+async def test_a_session_is_requested_again_from_a_partition_that_had_too_many(
+    queue: Queue, cluster: FakeCluster
+) -> None:
+    """A client that met the limit once settled without a session for as long as it lived: a lost answer then meant an unknown outcome.
+
+    Its first settlement waited for `request_timeout_ms`, in which sessions do not expire.
+    """
+    fake = cluster.topics["jobs"].partitions[0].queue
+    fake.sessions_max = 0
+    for value in (b"none", b"too early", b"again", b"then"):
+        await queue.put(value)
+    async with asyncio.timeout(10):
+        await (await got(queue)).ack()
+    fake.sessions_max = 1
+    await (await got(queue)).ack()
+    assert not fake.sessions
+    (partition,) = queue._desk._settler._partitions.values()
+    partition._ask_again_at = 0.0
+    message = await got(queue)
+    async with asyncio.timeout(10):
+        while not fake.sessions:
+            await asyncio.sleep(0.01)
+    await message.ack()
+    await (await got(queue)).ack()
+    assert [ack.session for ack in cluster.acks][:2] == [0, 0]
+    assert cluster.acks[-1].session == 1
+    assert [operation for operation, _ in fake.settled] == ["ACCEPT"] * 4
+
+
 # ------------------------------------------------------------------------------------------------------------- chains
 
 

@@ -70,6 +70,7 @@ class FakeQueue:
     def __init__(self) -> None:
         self.messages: dict[int, FakeMessage] = {}
         self.sessions: dict[int, FakeSession] = {}
+        self.sessions_max = 10_000
         self.attempts_max = 3
         self.lease_ms = LEASE_MS
         self.lease_max_ms = LEASE_MAX_MS
@@ -509,7 +510,13 @@ class FakeQueueService(rpc.QueueServicer):
         response = pb.OpenSessionResponse()
         for number in request.partitions:
             partition = await self._partition(request.topic_id, number, context)
-            response.partitions.add(partition=number, session=partition.queue.open_session())
+            if len(partition.queue.sessions) >= partition.queue.sessions_max:
+                too_many = pb.ErrorDetail(
+                    code=pb.TOO_MANY_SESSIONS, message="too many sessions", outcome=pb.NOT_APPLIED
+                )
+                response.partitions.add(partition=number, error=too_many)
+            else:
+                response.partitions.add(partition=number, session=partition.queue.open_session())
         return response
 
     async def Browse(self, request, context):
