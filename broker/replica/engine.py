@@ -299,6 +299,10 @@ class Engine:
         """Return the time to stamp entries with, in milliseconds since the epoch."""
         return self.clocks.now_ms()
 
+    def boottime_ns(self) -> int:
+        """Return a time that never jumps, and counts the time in which the machine was suspended."""
+        return self.clocks.boottime_ns()
+
     def reserve_uncommitted(self, size: int) -> bool:
         """Count proposed bytes against the process's budget. Return False, and count nothing, if they exceed it."""
         if self._uncommitted_bytes and self._uncommitted_bytes + size > self.limits.uncommitted_bytes_max:

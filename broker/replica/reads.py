@@ -21,12 +21,21 @@ from raftmq.types import GroupId, LogIndex
 _BEHIND_RETRY_MS = 100
 
 
+class AskedRead(NamedTuple):
+    """A read that waits for its confirmation."""
+
+    asked_at: float
+    """Loop time."""
+    asked_ns: int
+    """The same by the clock that counts suspension."""
+    future: asyncio.Future[LogIndex]
+
+
 class ConfirmedRead(NamedTuple):
     """A read that is served when its index is applied here."""
 
     read_index: LogIndex
-    asked_at: float
-    future: asyncio.Future[LogIndex]
+    asked: AskedRead
 
 
 class ReplicaReads:
@@ -42,11 +51,12 @@ class ReplicaReads:
         ask: Callable[[int], None],
         not_leader: Callable[[], RequestError],
         first_id: int,
+        boottime_ns: Callable[[], int],
     ) -> None:
         """Take the functions of the replica.
 
         `is_half_applied` tells whether the machine's state is that of no index. `ask` has the core confirm the read with that id.
-        `first_id` should be random: see `Replica`.
+        `first_id` should be random: see `Replica`. `boottime_ns` is a clock that counts suspension, as loop time does not.
         """
         self._is_half_applied = is_half_applied
         self._group_id = group_id
@@ -56,16 +66,18 @@ class ReplicaReads:
         self._ask = ask
         self._not_leader = not_leader
         self._next_id = first_id
-        self.unconfirmed: dict[int, tuple[float, asyncio.Future[LogIndex]]] = {}
-        """Reads that wait for a confirmation, by id: when each was asked, and its future."""
+        self._boottime_ns = boottime_ns
+        self.unconfirmed: dict[int, AskedRead] = {}
+        """Reads that wait for a confirmation, by id."""
         self.confirmed: deque[ConfirmedRead] = deque()
         """Reads that wait until their index is applied."""
         self._shared: asyncio.Future[LogIndex] | None = None
         """The read that calls of this pass of the loop share. None after its confirmation round has begun."""
         self._refresh: asyncio.Future[LogIndex] | None = None
         """The last read that `refresh` started."""
-        self.confirmed_at: float | None = None
-        """Loop time up to which the replica's state is known to include all commits. None before the first confirmation."""
+        self.confirmed_ns: int | None = None
+        """Time up to which the replica's state is known to include all commits, by the clock that counts suspension. None before the first
+        confirmation."""
         self._is_closed = False
 
     @property
@@ -96,7 +108,8 @@ class ReplicaReads:
 
         It stays so while it is called regularly and a majority answers: at half of that age a refresh starts.
         """
-        age = self._loop.time() - self.confirmed_at if self.confirmed_at is not None else seconds + 1
+        # not loop time: after a suspension an old confirmation would pass for a recent one
+        age = (self._boottime_ns() - self.confirmed_ns) / 1e9 if self.confirmed_ns is not None else seconds + 1
         if age > seconds / 2:
             self.refresh()
         return age <= seconds
@@ -109,7 +122,7 @@ class ReplicaReads:
             return
         request_id = self._next_id
         self._next_id += 1
-        self.unconfirmed[request_id] = (self._loop.time(), future)
+        self.unconfirmed[request_id] = AskedRead(self._loop.time(), self._boottime_ns(), future)
         self._ask(request_id)
 
     # ------------------------------------------------------------------------------------------------ answers
@@ -118,15 +131,14 @@ class ReplicaReads:
         """Process a confirmation. The read is served when the index is applied."""
         read = self.unconfirmed.pop(request_id, None)
         if read is not None:
-            asked_at, future = read
-            self.confirmed.append(ConfirmedRead(read_index, asked_at, future))
+            self.confirmed.append(ConfirmedRead(read_index, read))
             self.serve()
 
     def on_failed(self, request_id: int) -> None:
         """Fail a read that the core could not confirm."""
         read = self.unconfirmed.pop(request_id, None)
         if read is not None:
-            fail(read[1], self._not_leader())
+            fail(read.future, self._not_leader())
 
     def serve(self) -> None:
         """Answer the confirmed reads whose index is applied. Called after each change of the state."""
@@ -134,15 +146,15 @@ class ReplicaReads:
         if self._is_half_applied() or self._state_machine.applied_index < self._core.state_floor:
             return
         while self.confirmed and self.confirmed[0].read_index <= applied:
-            read = self.confirmed.popleft()
-            self.confirmed_at = max(read.asked_at, self.confirmed_at or read.asked_at)
-            if not read.future.done():
-                read.future.set_result(applied)
+            asked = self.confirmed.popleft().asked
+            self.confirmed_ns = max(asked.asked_ns, self.confirmed_ns or asked.asked_ns)
+            if not asked.future.done():
+                asked.future.set_result(applied)
 
     def forget_unconfirmed(self) -> None:
         """Fail the reads whose confirmation may have been lost with a former leader. Their callers ask again."""
-        for _, future in self.unconfirmed.values():
-            fail(future, self._not_leader())
+        for read in self.unconfirmed.values():
+            fail(read.future, self._not_leader())
         self.unconfirmed.clear()
 
     def expire(self, asked_before: float) -> None:
@@ -151,20 +163,20 @@ class ReplicaReads:
         A lost message is never answered, and a replica that was cut off after a confirmation may never get the entries.
         """
         while self.unconfirmed:
-            request_id, (asked_at, future) = next(iter(self.unconfirmed.items()))
-            if asked_at >= asked_before:
+            request_id, read = next(iter(self.unconfirmed.items()))
+            if read.asked_at >= asked_before:
                 break
             del self.unconfirmed[request_id]
-            fail(future, self._not_leader())
-        while self.confirmed and self.confirmed[0].asked_at < asked_before:
-            fail(self.confirmed.popleft().future, self._behind())
+            fail(read.future, self._not_leader())
+        while self.confirmed and self.confirmed[0].asked.asked_at < asked_before:
+            fail(self.confirmed.popleft().asked.future, self._behind())
 
     def close(self) -> None:
         """Fail every read, and every later one."""
         self._is_closed = True
         self.forget_unconfirmed()
         while self.confirmed:
-            fail(self.confirmed.popleft().future, self._not_leader())
+            fail(self.confirmed.popleft().asked.future, self._not_leader())
 
     def _behind(self) -> RequestError:
         return RequestError(

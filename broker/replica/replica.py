@@ -73,6 +73,10 @@ class ReplicaHost(Protocol):
         """Return the time to stamp entries with, in milliseconds since the epoch."""
         ...
 
+    def boottime_ns(self) -> int:
+        """Return a time that never jumps, and counts the time in which the machine was suspended."""
+        ...
+
     def reserve_uncommitted(self, size: int) -> bool:
         """Count proposed bytes against the process's budget. Return False, and count nothing, if they exceed it."""
         ...
@@ -175,6 +179,7 @@ class Replica(Generic[MachineT]):
             self._ask_to_confirm,
             self.not_leader,
             first_read_id,
+            host.boottime_ns,
         )
         self.applier = EntryApplier(machine, core, self.proposals, partial(host.read_rows, self), self._on_progress)
         self._progress: asyncio.Future[None] | None = None

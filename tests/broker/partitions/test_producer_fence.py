@@ -31,10 +31,10 @@ async def fence(node: Harness, answer: pb.InitProducerResponse, seconds: float =
     return await node.log.fence_producer(request, node.call(seconds))
 
 
-def grow_old(node: Harness, seconds: float = METADATA_AGE_SECONDS_MAX + 1) -> float:
+def grow_old(node: Harness, seconds: float = METADATA_AGE_SECONDS_MAX + 1) -> int:
     """Age the last confirmation of the node's metadata by this time."""
-    node.metadata.reads.confirmed_at = node.loop.time() - seconds
-    return node.metadata.reads.confirmed_at
+    node.metadata.reads.confirmed_ns = node.boottime_ns() - int(seconds * 1e9)
+    return node.metadata.reads.confirmed_ns
 
 
 async def test_a_zombie_is_refused_where_its_successor_never_wrote():
@@ -103,7 +103,7 @@ async def test_a_broker_with_old_metadata_confirms_it_before_it_accepts_a_named_
             *(append(node, topic, batch(producer=producer, sequence=sequence)) for sequence in range(4))
         )
         assert [list(answer.base_offsets) for answer in answers] == [[0], [1], [2], [3]]
-        assert (node.metadata.reads.confirmed_at or 0) > before
+        assert (node.metadata.reads.confirmed_ns or 0) > before
 
 
 async def test_metadata_is_refreshed_before_it_is_too_old():
@@ -115,7 +115,21 @@ async def test_metadata_is_refreshed_before_it_is_too_old():
         answering = asyncio.ensure_future(append(node, topic, batch(producer=producer, sequence=1)))
         assert list((await answering).base_offsets) == [1], "it was accepted immediately"
         await node.metadata.reads.refresh()
-        assert (node.metadata.reads.confirmed_at or 0) > before
+        assert (node.metadata.reads.confirmed_ns or 0) > before
+
+
+async def test_a_broker_that_was_suspended_confirms_its_metadata_before_it_accepts_a_named_batch():
+    """The loop's clock stood still, so that the confirmation seemed recent. In the meantime a successor may have been started."""
+    async with running() as node:
+        topic = await node.topic()
+        producer = (await init(node)).producer_id
+        await append(node, topic, batch(producer=producer))
+        reads, before = node.metadata.reads, node.boottime_ns()
+        assert reads.is_confirmed_within(METADATA_AGE_SECONDS_MAX)
+        node.clock_ms += 60_000
+        assert not reads.is_confirmed_within(METADATA_AGE_SECONDS_MAX)
+        assert list((await append(node, topic, batch(producer=producer, sequence=1))).base_offsets) == [1]
+        assert (reads.confirmed_ns or 0) > before
 
 
 async def test_a_broker_that_cannot_confirm_its_metadata_accepts_no_named_batch():

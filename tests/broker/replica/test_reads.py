@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.replica.initial_state import founder_state
-from raftmq.broker.replica.reads import ConfirmedRead
+from raftmq.broker.replica.reads import AskedRead, ConfirmedRead
 from raftmq.broker.replica.recent_entries import RecentEntriesBudget
 from raftmq.broker.replica.replica_log import RETRY_SECONDS, ReplicaLog
 from raftmq.proto import queue_pb2 as pb
@@ -90,7 +90,8 @@ async def test_a_read_confirmed_during_a_snapshot_installation_is_answered_after
         await state_durable(cluster.nodes[1].engine, leader)
         newcomer = cluster.add_empty(METADATA_GROUP_ID, 2)
         read = cluster.loop.create_future()
-        newcomer.reads.confirmed.append(ConfirmedRead(LogIndex(6), cluster.loop.time() + 3600, read))
+        asked = AskedRead(cluster.loop.time() + 3600, 0, read)
+        newcomer.reads.confirmed.append(ConfirmedRead(LogIndex(6), asked))
         await asyncio.wait_for(read, 10)
         assert newcomer.log_start.index >= 6, "everything came with the snapshot, nothing after it"
 
