@@ -24,7 +24,8 @@ _CODES: Final[Mapping[int, pb.ErrorCode]] = {
 }
 """The protocol's code for the result of a single settlement."""
 SESSION_BITS: Final = 32
-"""The bits of a session's number in the protocol that the state machine knows. Those above are its Raft group if a recovery created that, else 0."""
+"""The bits of a session's number in the protocol that the state machine knows. Those above are the mark of its Raft group (`_mark_of_group`)."""
+_MARKS: Final = (1 << 64 - SESSION_BITS) - 1
 _REFUSALS: Final[Mapping[int, tuple[pb.ErrorCode, str]]] = {
     Code.UNKNOWN_SESSION: (
         pb.UNKNOWN_SESSION,
@@ -198,7 +199,16 @@ class Settlements:
                 raise _refusal(opened)
         except RequestError as error:
             return pb.PartitionSession(partition=partition, error=error.detail)
-        return pb.PartitionSession(partition=partition, session=queue.recovered_group << SESSION_BITS | opened.session)
+        return pb.PartitionSession(partition=partition, session=_mark_of_group(queue) << SESSION_BITS | opened.session)
+
+
+def _mark_of_group(queue: PartitionQueue) -> int:
+    """Return the number that distinguishes a queue's Raft group from earlier ones of the partition. 0: no recovery created the group.
+
+    It is the group's id, if that has 32 bits. After a recovery of the metadata new ids have more.
+    """
+    group_id = queue.recovered_group
+    return (group_id - 1) % _MARKS + 1 if group_id else 0
 
 
 def _tokens_of(ack: pb.PartitionAck, queue: PartitionQueue) -> Tokens:
@@ -207,8 +217,8 @@ def _tokens_of(ack: pb.PartitionAck, queue: PartitionQueue) -> Tokens:
     Raises:
         RequestError: UNKNOWN_SESSION for a session of another group. Its number may be that of another consumer's session here.
     """
-    group_id, session = divmod(ack.session, 1 << SESSION_BITS)
-    if ack.session and group_id != queue.recovered_group:
+    mark, session = divmod(ack.session, 1 << SESSION_BITS)
+    if ack.session and mark != _mark_of_group(queue):
         raise _refusal(Refused(Code.UNKNOWN_SESSION))
     return Tokens(session, _lease_numbers(ack, queue))
 

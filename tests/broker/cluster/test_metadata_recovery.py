@@ -9,7 +9,7 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from raftmq import Admin, Producer
+from raftmq import Admin, Producer, Queue
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.metadata_recovery import (
@@ -167,6 +167,38 @@ async def test_groups_that_followed_a_cluster_recovered_by_mistake_follow_the_ri
         await nodes.serve(directory.name, join=(right.addresses.peer,), stable_seconds=0.3)
     core = right.partitions[GroupId(topic.group_ids[0])].replica.core
     await until(lambda: len(core.membership.voters) == 3 and core.membership.revision >= began_ms + 60_000)
+
+
+async def test_a_queue_partition_is_recovered_after_the_metadata(nodes: Nodes) -> None:
+    """The group of its recovery has an id above 32 bits, and no session could be opened: the number of one did not fit its field."""
+    first = await nodes.serve("one", bootstrap=True, stable_seconds=0.3)
+    join = (first.addresses.peer,)
+    others = [await nodes.serve(name, join=join, stable_seconds=0.3) for name in ("two", "three")]
+    await three_voters(first)
+    async with Admin(bootstrap_servers=first.addresses.client) as admin:
+        await admin.create_topic("jobs", 1, 3, kind="queue")
+    async with Queue("jobs", bootstrap_servers=first.addresses.client) as queue:
+        await queue.put(b"0")
+    (topic,) = first.view.metadata.state_machine.topics()
+    old = GroupId(topic.group_ids[0])
+    await until(lambda: all(one.partitions[old].replica.state_machine.message_count == 1 for one in (first, *others)))
+    for node in (first, *others):
+        await nodes.stop(node)
+    recover_metadata(others[1].config.data_dir, lambda: NEW_ID)
+    recovered = await nodes.serve("three", stable_seconds=0.3)
+    await until(lambda: old in recovered.partitions)
+    async with Admin(bootstrap_servers=recovered.addresses.client) as admin:
+        await admin.recover_partition("jobs", 0, 3, unsafe=True)
+        await until(lambda: any(group > 1 << 32 for group in recovered.partitions))
+    leave_cluster(others[0].config.data_dir)  # the clock of a queue needs a second broker
+    await nodes.serve("two", join=(recovered.addresses.peer,), stable_seconds=0.3)
+    async with Queue("jobs", bootstrap_servers=recovered.addresses.client) as queue:
+        message = await queue.get(wait_ms=10_000)
+        assert message is not None
+        (partition,) = queue._desk._settler._partitions.values()
+        await until(lambda: bool(partition._session))
+        await message.ack()
+        assert await queue.get(wait_ms=500) is None
 
 
 async def test_a_broker_that_left_its_cluster_forms_no_other_one(nodes: Nodes) -> None:
