@@ -144,7 +144,9 @@ class Outbound(FrameProtocol):
 
     def shrink(self) -> int:
         """Give back the buffer of a large response. See `FrameProtocol`."""
-        spare = super().shrink() if self.requests is not None else 0
+        spare = (
+            super().shrink() if self._reserved else 0
+        )  # nothing is reserved any more after the end of the connection
         self._reserved -= spare
         return spare
 

@@ -100,6 +100,24 @@ async def test_a_refusal_arrives_with_its_code_hint_and_outcome():
     assert error.detail.outcome == pb.NOT_APPLIED
 
 
+async def test_a_lost_connection_gives_its_read_buffer_back_once():
+    """The link learns of the loss a little later. A search for room in that time took the buffer for an empty one that may shrink."""
+    async with asking() as (one, answers, two, _):
+        assert len(await one.ask(2, "Large", "", b"1000000", soon())) == 1_000_000
+        assert one.read_buffer_bytes > 0
+
+        async def ask_until_lost():
+            await refusal(one.ask(2, "Wait", "", b"", soon()))
+            return one.reserve(one.limits.peer_read_buffer_bytes_max + 1)
+
+        waiting = asyncio.create_task(ask_until_lost())
+        await answers.asked.get()
+        await answers.asked.get()
+        two.shut()
+        assert not await waiting
+        assert one.read_buffer_bytes == 0
+
+
 async def test_a_method_of_another_version_is_reported_as_such():
     async with asking() as (one, *_):
         error = await refusal(one.ask(2, "FromTheFuture", "", b"", soon()))
