@@ -181,7 +181,7 @@ async def test_a_queue_partition_is_recovered_after_the_metadata(nodes: Nodes) -
         await queue.put(b"0")
     (topic,) = first.view.metadata.state_machine.topics()
     old = GroupId(topic.group_ids[0])
-    await until(lambda: all(one.partitions[old].replica.state_machine.message_count == 1 for one in (first, *others)))
+    await until(lambda: len({one.partitions[old].replica.core.applied_index for one in (first, *others)}) == 1)
     for node in (first, *others):
         await nodes.stop(node)
     recover_metadata(others[1].config.data_dir, lambda: NEW_ID)
