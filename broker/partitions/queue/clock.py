@@ -32,7 +32,10 @@ COMPARE_NS: Final = 50_000_000
 GRACE_MS_MAX: Final = 10_000
 """The longest time for which leases that ended while nobody led stay valid. A consumer finds the new leader within it."""
 UNKNOWN_TIME_MS: Final = 50
-"""The pause of timers while too few clocks are known since the start of this broker: nobody tells when they are."""
+UNKNOWN_TIME_MS_MAX: Final = 1_000
+"""The shortest and the longest pause of timers while too few clocks are known since the start of this broker: nobody tells when they are."""
+_UNKNOWN_TIME_PART: Final = 1 / 200
+"""The pause, as a part of the time since the start. There may be a thousand partitions, and the other brokers may be gone for good."""
 _MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
 
@@ -71,9 +74,11 @@ class QueueClock:
         """Whether the clock advances. False from the start of the process until a quorum's clocks are known."""
         self.stepped_ms = 0
         """By how much it was set forward in all, at the start and by operators. The first time of a new partition is no step."""
+        self._began_ns = boottime_ns()
+        """When this clock was created, which is at the start of the process at the earliest."""
         self._time_ns = last_append_time_ms * _MS
         """The clock at `_read_at_ns`, in nanoseconds since the epoch."""
-        self._read_at_ns = boottime_ns()
+        self._read_at_ns = self._began_ns
         self._correction_ns = 0
         """The difference to the median that is left to slew."""
         self._compare_at_ns = self._read_at_ns
@@ -112,6 +117,12 @@ class QueueClock:
             pb.NOT_READY, "too few brokers have reported their clocks since this broker started; try again",
             retry_after_ms=UNKNOWN_TIME_MS,
         )  # fmt: skip
+
+    @property
+    def unknown_pause_ms(self) -> int:
+        """Return the time after which timers look again whether the clock runs."""
+        waited_ms = (self._boottime_ns() - self._began_ns) // _MS
+        return min(max(UNKNOWN_TIME_MS, int(waited_ms * _UNKNOWN_TIME_PART)), UNKNOWN_TIME_MS_MAX)
 
     def on_received(self, append_time_ms: int) -> None:
         """Continue from an append time that another leader gave."""

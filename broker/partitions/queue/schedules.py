@@ -18,7 +18,7 @@ from raftmq.broker.base.log_throttle import LogThrottle
 from raftmq.broker.base.request_error import RequestError, expired, timed_out
 from raftmq.broker.partitions.appends import PartitionAppends, format_error
 from raftmq.broker.partitions.pending_append import Applied
-from raftmq.broker.partitions.queue.clock import UNKNOWN_TIME_MS, QueueClock
+from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.broker.partitions.queue.cron import check_timing
@@ -149,7 +149,7 @@ class QueueSchedules:
             return
         now, now_ms = self._loop.time(), clock.read_ms()
         if first[0] > now_ms or now < self._retry_at or not clock.is_running:
-            wait_ms = max(1, first[0] - now_ms) if clock.is_running else UNKNOWN_TIME_MS
+            wait_ms = max(1, first[0] - now_ms) if clock.is_running else clock.unknown_pause_ms
             self._timer.set(max(self._retry_at, now + wait_ms / 1000))
             return
         self._retry_at = now + RETRY_SECONDS

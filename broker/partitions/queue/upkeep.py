@@ -15,7 +15,7 @@ import structlog
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.host import PartitionHost
 from raftmq.broker.partitions.queue.bodies import bodies_to_evacuate
-from raftmq.broker.partitions.queue.clock import UNKNOWN_TIME_MS, QueueClock
+from raftmq.broker.partitions.queue.clock import QueueClock
 from raftmq.broker.partitions.queue.commands import QueueCommands
 from raftmq.broker.partitions.queue.config import QueueConfig
 from raftmq.broker.partitions.queue.due_pace import DuePace
@@ -107,7 +107,7 @@ class QueueUpkeep:
         if deadline is not None:
             wait_ms = deadline - clock.read_ms()
             if not clock.is_running:
-                wait_ms = UNKNOWN_TIME_MS
+                wait_ms = clock.unknown_pause_ms
             self._timer.set(self._host.loop.time() + max(0, wait_ms) / 1000 + TICK_MARGIN_SECONDS)
 
     def _on_role(self, change: RoleChange) -> None:

@@ -56,6 +56,18 @@ async def test_what_came_due_during_a_stop_happens_when_the_clocks_are_known(que
         await queue.progress_until(lambda: queue.partition.statistics.counts().ready == 1)
 
 
+async def test_a_queue_whose_clock_stands_still_for_long_looks_at_it_seldom(queue: Queue) -> None:
+    """One broker of three, after a recovery of the metadata: a thousand partitions that looked 20 times a second took a whole processor."""
+    await queue.put(1, delay=1_000)
+    clock, looks = queue.partition.clock, []
+    clock._median_ms, clock.is_running = lambda: looks.append(1), False
+    queue.node.pass_time(3_600_000)
+    await asyncio.sleep(0.1)
+    looks.clear()
+    await asyncio.sleep(0.5)
+    assert len(looks) <= 4
+
+
 @pytest.mark.parametrize("queue", [None], indirect=True)
 async def test_a_message_that_comes_due_during_a_tick_gets_a_tick_of_its_own(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
