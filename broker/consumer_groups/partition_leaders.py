@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services.call import Call
@@ -25,6 +25,17 @@ REPEAT_SECONDS: Final = 0.2
 """Pause before nodes are asked again to forget a group's offsets."""
 ANSWER_MARGIN_SECONDS: Final = 0.5
 """Time that the last repetition leaves for the answer. Without it the caller would get its own time-out, which names no broker or partition."""
+
+
+class ForgottenOffsets(NamedTuple):
+    """The offsets of a group that were forgotten."""
+
+    partitions: int
+    """The number of partitions that are known to have had some."""
+    is_in_doubt: bool
+    """Whether more partitions may have had some: a node forgot them, perhaps, and its answer was lost."""
+    failure: RequestError | None
+    """The error of a node or partition that may still keep some."""
 
 
 class PartitionLeaders:
@@ -125,18 +136,16 @@ class PartitionLeaders:
         await asyncio.gather(*(ask(node_id, parts) for node_id, parts in by_node.items()))
         return found
 
-    async def forget(self, group: str, last_epoch: int, call: Call) -> tuple[int, RequestError | None]:
+    async def forget(self, group: str, last_epoch: int, call: Call) -> ForgottenOffsets:
         """Forget a group's offsets in all partitions, but not those of owners after `last_epoch`: a new group may have members already.
 
         A node that is down is asked only if it led a partition that has had no other leader since. While a node fails, or a partition may have
         been passed over because its leadership moved, all are asked again until the call's deadline.
-
-        Return the number of partitions that had some, and the error of a node or partition that may still keep some.
         """
         request = peer_pb.WriteOffsetsRequest(
             metadata_revision=self._revision, group=group, owner_epoch=last_epoch, forget=True
         )
-        forgotten = 0
+        forgotten, is_in_doubt = 0, False
         while True:
             leaders = self._leaders()
             leading = set(leaders.values())
@@ -149,6 +158,7 @@ class PartitionLeaders:
             failure = self._passed_over(group, leaders)
             for node_id, answer in zip(nodes, answers, strict=True):
                 if isinstance(answer, RequestError):
+                    is_in_doubt |= answer.detail.outcome == pb.UNKNOWN_OUTCOME
                     failure = RequestError(
                         answer.code,
                         f"broker {node_id} may keep offsets of group {group!r}; repeat the deletion when that broker answers again",
@@ -159,10 +169,10 @@ class PartitionLeaders:
                 else:
                     forgotten += answer.forgotten
             if failure is None:
-                return forgotten, None
+                return ForgottenOffsets(forgotten, is_in_doubt, None)
             pause = max(REPEAT_SECONDS, failure.detail.retry_after_ms / 1000)
             if not failure.detail.retriable or self._host.loop.time() + pause + ANSWER_MARGIN_SECONDS >= call.deadline:
-                return forgotten, failure
+                return ForgottenOffsets(forgotten, is_in_doubt, failure)
             await asyncio.sleep(pause)
 
     def _leaders(self) -> dict[PartitionId, NodeId]:

@@ -235,13 +235,15 @@ class GroupsService:
             if error.code != pb.UNKNOWN_GROUP:
                 raise
             unknown = error  # offsets may still exist: committed without members, or left by an interrupted call
-        response.partitions, failure = await self._partitions.forget(request.group, last_epoch, call)
-        if failure is not None:
-            if unknown is None or response.partitions:
-                failure.detail.outcome = pb.UNKNOWN_OUTCOME
-            raise failure
-        if unknown is not None and not response.partitions:
+        forgotten = await self._partitions.forget(request.group, last_epoch, call)
+        may_have_changed = unknown is None or forgotten.partitions > 0 or forgotten.is_in_doubt
+        if forgotten.failure is not None:
+            if may_have_changed:
+                forgotten.failure.detail.outcome = pb.UNKNOWN_OUTCOME
+            raise forgotten.failure
+        if unknown is not None and not may_have_changed:
             raise unknown
+        response.partitions = forgotten.partitions
         return response
 
     # ------------------------------------------------------------------------------------------------ checks

@@ -225,13 +225,18 @@ class OffsetsService:
 
     async def _forget(self, group: str, last_epoch: int, deadline: float) -> int:
         count = 0
-        for topic_id, number in self._known_here(group):
-            partition = self._locator.locate(topic_id, number)
-            known = partition.offsets.of(group)
-            if 0 < last_epoch < known.owner_epoch:
-                continue  # opened by a member of a group that was created since the deletion
-            # one that is being opened or committed by such a member stays, too, and the clock of the leader that wrote it does not matter
-            count += await partition.offsets.forget((group,), known.touched_time_ms + 1, deadline)
+        try:
+            for topic_id, number in self._known_here(group):
+                partition = self._locator.locate(topic_id, number)
+                known = partition.offsets.of(group)
+                if 0 < last_epoch < known.owner_epoch:
+                    continue  # opened by a member of a group that was created since the deletion
+                # one that is being opened or committed by such a member stays, too, and the clock of the leader that wrote it does not matter
+                count += await partition.offsets.forget((group,), known.touched_time_ms + 1, deadline)
+        except RequestError as error:
+            if count:
+                error.detail.outcome = pb.UNKNOWN_OUTCOME  # other partitions have forgotten theirs
+            raise
         return count
 
 

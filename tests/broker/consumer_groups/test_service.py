@@ -954,7 +954,7 @@ async def test_a_deletion_keeps_the_offsets_of_a_member_that_joined_meanwhile(
     partitions = node.groups_service._partitions
     forget = partitions.forget
 
-    async def late(*arguments: object) -> tuple[int, RequestError | None]:
+    async def late(*arguments: object) -> partition_leaders.ForgottenOffsets:
         await settle(node, second)
         await second.open(part)
         assert await second.commit(part, 7) == 0
@@ -1027,6 +1027,46 @@ async def test_a_deletion_that_a_leader_missed_is_in_doubt_and_ends_when_the_lea
     await asyncio.sleep(0.01)
     node.leadership.claim(group_id, Term(100), before.node_id)
     assert (await deleting).partitions == 1
+
+
+async def test_a_deletion_whose_answer_was_lost_does_not_call_the_group_unknown(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repetition found no offsets any more, and the error said that there was no such group and nothing was done."""
+    topic = await node.topic()
+    await node.append(topic, batch(10))
+    assert await Member(node, "", "g").commit((topic.topic_id, 0), 4) == 0
+    offsets = node.partition(topic).offsets
+    forget = offsets.forget
+
+    async def forgetting_in_doubt(groups: tuple[str, ...], before_ms: int, deadline: float) -> int:
+        await forget(groups, before_ms, deadline)
+        raise timed_out()
+
+    monkeypatch.setattr(offsets, "forget", forgetting_in_doubt)
+    assert (await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())).partitions == 0
+    with pytest.raises(RequestError) as raised:
+        await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call())
+    assert code_of(raised) == pb.UNKNOWN_GROUP
+
+
+async def test_a_deletion_that_a_leader_carried_out_in_part_is_in_doubt(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the leader's other partition hid that the first one had forgotten its offset."""
+    topic = await node.topic(partitions=2)
+    await node.append(topic, batch(10))
+    member = Member(node, "", "g")
+    for number in (0, 1):
+        assert await member.commit((topic.topic_id, number), 0) == 0
+
+    async def refuse(groups: tuple[str, ...], before_ms: int, deadline: float) -> int:
+        raise RequestError(pb.DISK_FULL, "no space")
+
+    monkeypatch.setattr(node.partition(topic, 1).offsets, "forget", refuse)
+    with pytest.raises(RequestError) as raised:
+        await node.groups_service.delete(pb.DeleteGroupRequest(group="g"), node.call(0.1))
+    assert (code_of(raised), raised.value.detail.outcome) == (pb.DISK_FULL, pb.UNKNOWN_OUTCOME)
 
 
 async def test_a_deletion_waits_for_a_partition_without_a_leader_and_names_it(node: Harness) -> None:
