@@ -128,7 +128,7 @@ class ReplicaContents(NamedTuple):
 def read_replica(path: Path) -> ReplicaContents | None:
     """Read the content of a small replica, such as that of the metadata. Return None if it is damaged, has a newer format or a state file.
 
-    `examine_replica` says what is wrong with it.
+    `examine_replica` reports its problems.
     """
     report = FileReport()
     entries: list[Entry] = []
