@@ -191,9 +191,8 @@ class DamageReports:
         content += [("left", key, revisions.get(key.group_id)) for key in moved.left]
         content += [("joined", key, revisions.get(key.group_id)) for key in moved.joined]
         content += [("stuck", key) for key in moved.stuck]
-        if (
-            content
-        ):  # what the last leader was told, or could not be told because there was none, is news to the next one
+        if content:
+            # a new leader may not know of the last report, or there was none to send it to
             content.append(("leader", self._host.leadership.get(METADATA_GROUP_ID)))
         if not self._to_metadata_leader.is_due(content, self._host.loop.time()):
             return

@@ -187,7 +187,7 @@ class PartitionLeaders:
     def _passed_over(self, group: str, before: Mapping[PartitionId, NodeId]) -> RequestError | None:
         """Return the error of a partition that may have had no leader when the nodes were asked, or None.
 
-        A node acts only on what it leads when it is asked. Scenario: 2 is asked, 1 transfers a leadership to 2, and 1 is asked.
+        A node acts only on the partitions that it leads when it is asked. Scenario: 2 is asked, 1 transfers a leadership to 2, and 1 is asked.
         """
         for (topic_id, number), node_id in self._leaders().items():
             known = before.get((topic_id, number))
