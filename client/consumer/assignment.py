@@ -188,11 +188,20 @@ class Assignment:
         except KeyError as error:
             raise InvalidArgumentError(f"{error.args[0]} is not assigned") from None
 
-    def seek(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue at these offsets. If a partition is not assigned, no position changes."""
+    def groups(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the groups that serve assigned partitions now, before their offsets are looked up. 0: unknown.
+
+        A later group, of a recovery, may have lost the records before the offset that is found.
+        """
+        return {one.topic_partition: self._resolver.present_group(one.group_id) for one in self.states(partitions)}
+
+    def seek(self, offsets: Mapping[TopicPartition, int], groups: Mapping[TopicPartition, int] | None = None) -> None:
+        """Continue at these offsets, of these groups or of the present ones. If a partition is not assigned, no position changes."""
+        found = groups or {}
         for state in self.states(offsets) if offsets else ():
-            group_id = self._resolver.present_group(state.group_id)
-            state.seek(offsets[state.topic_partition], self._reset_time, group_id)
+            partition = state.topic_partition
+            group_id = found.get(partition) or self._resolver.present_group(state.group_id)
+            state.seek(offsets[partition], self._reset_time, group_id)
         self._hand_out.leave_current()
         self._fetcher.wake()
 

@@ -487,6 +487,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         """
         self._check_alive()
         wanted = self._assigned(partitions)
+        groups = self._groups(wanted)
         found = await self.committed(*wanted) if wanted else {}
         missing = [partition for partition, offset in found.items() if offset is None]
         begin: dict[TopicPartition, int] = {}
@@ -495,7 +496,7 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
             raise NoPositionError(f"the group has no committed offset for {names}: seek, or set auto_offset_reset")
         if missing and self._reset_time is not None:
             begin = await self._offsets_at(missing, self._reset_time)
-        self._seek(partitions, begin | {at: offset for at, offset in found.items() if offset is not None})
+        self._seek(partitions, begin | {at: offset for at, offset in found.items() if offset is not None}, groups)
         return found
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -506,20 +507,33 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         In a group, a partition may move in the meantime. If it was released, it is left out, or `InvalidArgumentError` is raised if the
         call names it. If it was assigned again, it continues at the first record all the same.
         """
-        self._seek(partitions, await self.beginning_offsets(self._assigned(partitions)))
+        wanted = self._assigned(partitions)
+        groups = self._groups(wanted)
+        self._seek(partitions, await self.beginning_offsets(wanted), groups)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Go to the end, after the last committed record, in these partitions or in all assigned ones, as `seek_to_beginning` does."""
-        self._seek(partitions, await self.end_offsets(self._assigned(partitions)))
+        wanted = self._assigned(partitions)
+        groups = self._groups(wanted)
+        self._seek(partitions, await self.end_offsets(wanted), groups)
 
     def _assigned(self, named: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that a call names, which must be assigned, or all assigned ones."""
         return [state.topic_partition for state in self._assignment.states(named)]
 
-    def _seek(self, named: Sequence[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+    def _groups(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the groups that serve these partitions before their offsets are looked up."""
+        return self._assignment.groups(wanted) if wanted else {}
+
+    def _seek(
+        self,
+        named: Sequence[TopicPartition],
+        offsets: Mapping[TopicPartition, int],
+        groups: Mapping[TopicPartition, int],
+    ) -> None:
         """Continue at offsets that were looked up, in the partitions that a call names or in all. The assignment may have changed since."""
         assigned = self._fetcher.partitions
-        self._assignment.seek(offsets if named else {at: offsets[at] for at in offsets if at in assigned})
+        self._assignment.seek(offsets if named else {at: offsets[at] for at in offsets if at in assigned}, groups)
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first readable offset of any partitions. Waits at most `request_timeout_ms`. Raises `RaftMQError`."""

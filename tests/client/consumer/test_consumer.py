@@ -150,6 +150,50 @@ async def test_the_first_poll_names_the_group_in_which_its_position_was_found(cl
         assert (asked.offset, asked.group_id) == ({"looked up": 0, "sought": 3, "given back": 4}[how], group_id)
 
 
+@pytest.mark.parametrize("seek", [Consumer.seek_to_beginning, Consumer.seek_to_end])
+async def test_a_position_that_is_looked_up_during_a_recovery_is_of_the_earlier_group(
+    cluster: FakeCluster, monkeypatch, seek
+):
+    """It named the new group, where other records may have the lost ones' offsets, so that the broker could not notice."""
+    cluster.create_topic("t")
+    fill(cluster, T0, 1)
+    partition = cluster.topics["t"].partitions[0]
+    group_id = partition.group_id
+    list_offsets = FakeBroker.ListOffsets
+    looked_up, recovered = asyncio.Event(), asyncio.Event()
+    recovered.set()
+
+    async def late(broker, request, context):
+        answer = await list_offsets(broker, request, context)
+        looked_up.set()
+        await recovered.wait()
+        return answer
+
+    monkeypatch.setattr(FakeBroker, "ListOffsets", late)
+    transport = MemoryTransport(cluster)
+    usual = {"bootstrap_servers": transport.addresses, "transport": transport, "fetch_max_wait_ms": 50}
+    async with Consumer(auto_offset_reset="earliest", **usual) as c:
+        c.assign([T0])
+        c.pause(T0)
+        assert await c.position(T0) == 0
+        looked_up.clear()
+        recovered.clear()
+        seeking = asyncio.ensure_future(seek(c))
+        await asyncio.wait_for(looked_up.wait(), 5)
+        partition.group_id += 1000
+        cluster.changed()
+        async with asyncio.timeout(5):
+            while c._resolver.present_group(group_id) == group_id:
+                await c._resolver.wait_change(1)
+        recovered.set()
+        await seeking
+        cluster.poll_requests.clear()
+        c.resume(T0)
+        await wait_polls(cluster, 1)
+        (asked,) = cluster.poll_requests[0][1].partitions
+        assert asked.group_id == group_id
+
+
 async def test_getmany_returns_an_empty_dictionary_without_records(cluster: FakeCluster):
     cluster.create_topic("t")
     async with consumer(cluster, "t") as c:
