@@ -895,7 +895,9 @@ async def created_again(
             broker.lose_leadership(partition.group_id)
     await broker.admin.delete_topic(pb.DeleteTopicRequest(name=TOPIC), broker.call())
     again = await broker.topic(TOPIC, partitions=partitions)
-    await until(lambda: reader._resolver.topics[TOPIC].topic_id == again.topic_id)
+    await until(  # between the two it knows none
+        lambda: (known := reader._resolver.topics.get(TOPIC)) is not None and known.topic_id == again.topic_id
+    )
     return again
 
 
