@@ -83,11 +83,13 @@ class DiskWatch:
         self.free_bytes, self.reserve_bytes = await self._in_thread(self._measure)
         has_room = await self._in_thread(self._disk.has_room, engine.inbound_bytes)
         engine.refuses_entries = not await self._in_thread(self._disk.has_room_for_entries, engine.inbound_bytes)
-        if has_room and engine.write_refusal is not None:
+        if has_room:
+            # at each check: an earlier attempt may have failed
             await self._in_thread(self._disk.create_ballast)
-            log.info("disk_space_recovered", path=str(self._data_dir))
-            engine.write_refusal = None
-        elif not has_room:
+            if engine.write_refusal is not None:
+                log.info("disk_space_recovered", path=str(self._data_dir))
+                engine.write_refusal = None
+        else:
             if engine.write_refusal is None:
                 log.error("disk_reserve_reached", path=str(self._data_dir))
                 engine.write_refusal = RequestError(

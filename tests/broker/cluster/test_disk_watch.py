@@ -70,6 +70,19 @@ async def test_below_the_reserve_appends_are_refused_and_the_ballast_makes_room(
     assert volume.has_ballast()
 
 
+async def test_a_missing_ballast_is_allocated_again_although_no_append_was_refused(tmp_path):
+    """If its allocation had failed once, the next full disk found a broker without space for votes and trims."""
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    await watch.look()
+    assert refusal(engine) is None
+    assert volume.has_ballast()
+
+
 async def test_appends_are_refused_before_the_ballast_is_released_and_if_that_fails(tmp_path, monkeypatch):
     """The release syncs a directory. Until it had ended, appends went on filling the volume."""
     volume = Volume(tmp_path)
