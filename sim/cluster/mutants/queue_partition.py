@@ -209,11 +209,11 @@ def resumption_skips_a_row() -> None:
 def snapshot_names_a_later_position() -> None:
     from raftmq.broker.replica.snapshot_sender import SnapshotSender
 
-    async def begin(self: Any, replica: Any, message: Any, outgoing: Any, stream_id: int) -> bool:
+    async def begin(self: Any, replica: Any, outgoing: Any, stream_id: int) -> bool:
         if outgoing.copy is not None:  # the furthest point to which the log may have been truncated since
             position = await replica.find_position(outgoing.meta.state_index)
             outgoing.meta = dataclasses.replace(outgoing.meta, position=position or outgoing.meta.position)
-        return bool(await original(self, replica, message, outgoing, stream_id))
+        return bool(await original(self, replica, outgoing, stream_id))
 
     original = SnapshotSender._begin
     SnapshotSender._begin = begin  # type: ignore[method-assign]
