@@ -162,7 +162,7 @@ EVENTS: Final[Mapping[str, str]] = {
     # loop
     "loop_blocked": "The event loop is stalled. Stacks are written to standard error, at most once a minute. The machine is "
     "overloaded or swaps, or the disk blocks",
-    "loop_stalled": "The event loop was stalled. Leaders were confirmed before they answered again",
+    "loop_stalled": "The event loop was stalled, or the machine suspended. Leaders were confirmed before they answered again",
     # by the way
     "coordination_postponed": "A check of the groups' coordinator could not be done. The next one uses the new state",
     "assignment_postponed": "An assignment was computed but not stored: another broker coordinates, or the next check repeats it",

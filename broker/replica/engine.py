@@ -201,6 +201,8 @@ class Engine:
         )
         self._heartbeats = Heartbeats(self, self.replicas, transport, self._data_ticks)
         self._timers = StallAwareTimers(loop, timing.stall_seconds, self._on_stall)
+        self._boot_ahead_seconds = self._boot_ahead()
+        """Time since the machine's start minus loop time, at the last look for a suspension."""
 
     def start(self, node_id: NodeId) -> None:
         """Start the timers."""
@@ -302,6 +304,16 @@ class Engine:
     def boottime_ns(self) -> int:
         """Return a time that never jumps, and counts the time in which the machine was suspended."""
         return self.clocks.boottime_ns()
+
+    def look_for_suspension(self) -> None:
+        """Handle a suspension of the machine since the last look as a stall. Loop time pauses with the machine, so no timer is late after it."""
+        before, self._boot_ahead_seconds = self._boot_ahead_seconds, self._boot_ahead()
+        suspended_seconds = self._boot_ahead_seconds - before
+        if suspended_seconds > self.timing.stall_seconds:
+            self._on_stall(suspended_seconds)
+
+    def _boot_ahead(self) -> float:
+        return self.clocks.boottime_ns() / 1e9 - self.loop.time()
 
     def reserve_uncommitted(self, size: int) -> bool:
         """Count proposed bytes against the process's budget. Return False, and count nothing, if they exceed it."""
@@ -648,6 +660,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------ ticks
 
     def _tick_metadata(self) -> None:
+        self.look_for_suspension()
         replica = self.replicas.get(METADATA_GROUP_ID)
         if replica is not None:
             replica.core.ticks.now += 1
@@ -712,7 +725,7 @@ class Engine:
         self.mark_dirty(replica)
 
     def _on_stall(self, seconds: float) -> None:
-        """Handle a stall of the process: a leader that may have a successor answers nothing before a quorum confirms it."""
+        """Handle a stall of the process or machine: a leader that may have a successor answers nothing before a quorum confirms it."""
         self.counters.stalls_total += 1
         log.warning("loop_stalled", elapsed_seconds=round(seconds, 3))
         for replica in list(self.replicas.values()):

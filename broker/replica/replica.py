@@ -77,6 +77,10 @@ class ReplicaHost(Protocol):
         """Return a time that never jumps, and counts the time in which the machine was suspended."""
         ...
 
+    def look_for_suspension(self) -> None:
+        """Doubt the leaderships of this node if the machine was suspended since the last look."""
+        ...
+
     def reserve_uncommitted(self, size: int) -> bool:
         """Count proposed bytes against the process's budget. Return False, and count nothing, if they exceed it."""
         ...
@@ -218,8 +222,14 @@ class Replica(Generic[MachineT]):
 
     @property
     def is_leader(self) -> bool:
-        """Return whether this replica leads and may accept proposals: its own no-op is applied, and no stall is unconfirmed."""
-        return self.core.is_confirmed_leader and not self.is_closed
+        """Return whether this replica leads and may accept proposals: its own no-op is applied, and no stall is unconfirmed.
+
+        It looks for a suspension first, because requests that waited in the sockets are read before any timer ends.
+        """
+        if not self.core.is_confirmed_leader or self.is_closed:
+            return False
+        self._host.look_for_suspension()
+        return self.core.is_confirmed_leader
 
     @property
     def term(self) -> Term:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 
+from raftmq.broker.base.clock import WallClock
 from raftmq.broker.replica.entry_clock import EntryClock
 from raftmq.raft.entry import EntryKind
 from raftmq.raft.membership import MembershipChange, MembershipOp
@@ -120,6 +121,48 @@ async def test_a_stall_and_a_lost_leadership_are_reported_as_doubts():
         cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
         while clock.doubts == before + 1:
             await next_progress([leader])
+
+
+class SleepingClock(WallClock):
+    """The clocks of machines that are suspended together. Loop time does not notice it."""
+
+    slept_ns = 0
+
+    def now_ms(self):
+        return super().now_ms() + self.slept_ns // 1_000_000
+
+    def boottime_ns(self):
+        return super().boottime_ns() + self.slept_ns
+
+
+async def test_a_leader_that_was_suspended_answers_nothing_until_it_is_confirmed():
+    """It read what waited in its sockets before any timer ended, and no timer was late: its successor's records were missing."""
+    machine = SleepingClock()
+    async with EngineCluster(timing=SLOW_TIMING, clock=machine) as cluster:
+        clocks, _ = counting_clocks(cluster.create_group(7))
+        leader = await cluster.leader(7)
+        engine, clock = cluster.nodes[leader.replica_id].engine, clocks[leader.replica_id]
+        stalls, doubts = engine.counters.stalls_total, clock.doubts
+        machine.slept_ns += 400_000_000
+        assert leader.is_leader, "a suspension that is no stall"
+        machine.slept_ns += 3600 * 1_000_000_000
+        assert not leader.is_leader
+        assert (engine.counters.stalls_total, clock.doubts) == (stalls + 1, doubts + 1)
+        while not leader.is_leader:
+            await next_progress([leader])
+        assert engine.counters.stalls_total == stalls + 1
+
+
+async def test_a_tick_notices_a_suspension():
+    machine = SleepingClock()
+    async with EngineCluster(timing=SLOW_TIMING, clock=machine) as cluster:
+        clocks, _ = counting_clocks(cluster.create_group(7))
+        clock = clocks[(await cluster.leader(7)).replica_id]
+        doubts = clock.doubts
+        machine.slept_ns += 3600 * 1_000_000_000
+        async with asyncio.timeout(10):
+            while clock.doubts == doubts:
+                await asyncio.sleep(0.01)
 
 
 async def test_the_listeners_learn_that_a_doubted_leadership_was_confirmed():

@@ -361,6 +361,8 @@ class Harness:
     def is_clock_trusted(self) -> bool:
         return self.trusts_clock
 
+    def look_for_suspension(self) -> None: ...
+
     def reserve_uncommitted(self, size: int) -> bool:
         if self.uncommitted + size > self.limits.uncommitted_bytes_max:
             return False
