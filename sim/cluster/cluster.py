@@ -254,6 +254,11 @@ class Machine:
         return self.process.node if self.process is not None else None
 
 
+def leads(replica: Replica[StateMachine]) -> bool:
+    """Return whether a replica leads, without what `is_leader` does: it compares clocks, which only the replica's own host has."""
+    return replica.core.is_confirmed_leader and not replica.is_closed
+
+
 class Cluster:
     """All machines of a run."""
 

@@ -32,7 +32,7 @@ from raftmq.types import METADATA_GROUP_ID, GroupId
 
 from sim.cluster import overtaking
 from sim.cluster.checker import Checker
-from sim.cluster.cluster import HOUR_MS, Cluster, Machine, Process, SimNode
+from sim.cluster.cluster import HOUR_MS, Cluster, Machine, Process, SimNode, leads
 from sim.cluster.invariants.removals import check_removable
 from sim.cluster.invariants.served import PlantedDefect
 from sim.cluster.majority import keeps_majority
@@ -182,7 +182,7 @@ class Nemesis:
         leading = [
             p.machine
             for p in self._cluster.running()
-            if p.node is not None and any(g.is_leader for g in p.node.engine.replicas.values())
+            if p.node is not None and any(leads(g) for g in p.node.engine.replicas.values())
         ]
         if leading and self._rng.random() < 0.5:
             return self._rng.choice(leading)
@@ -337,7 +337,7 @@ class Nemesis:
             for leading in self._running()
             if leading.node is not None
             for leader in leading.node.engine.replicas.values()
-            if leader.is_leader and leader.group_id != METADATA_GROUP_ID
+            if leads(leader) and leader.group_id != METADATA_GROUP_ID
             if len(leader.core.membership.voters) >= overtaking.VOTERS_MIN
             for following in self._running()
             if following is not leading and following.node is not None
@@ -671,7 +671,7 @@ class Nemesis:
     def _metadata_leader(self) -> Process | None:
         for process in self._cluster.running():
             group = process.node.engine.replicas.get(METADATA_GROUP_ID) if process.node is not None else None
-            if group is not None and group.is_leader and not process.host.is_frozen:
+            if group is not None and leads(group) and not process.host.is_frozen:
                 return process
         return None
 
@@ -839,7 +839,7 @@ class Nemesis:
             for process in self._cluster.running()
             if process.node is not None and not process.host.is_frozen
             for replica in process.node.engine.replicas.values()
-            if replica.is_leader and len(replica.core.membership.voters) > 1
+            if leads(replica) and len(replica.core.membership.voters) > 1
         ]
         if led:
             process, replica = self._rng.choice(led)

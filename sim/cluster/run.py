@@ -22,7 +22,7 @@ from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId
 
 from sim.cluster.checker import LOOK_SECONDS, Checker
 from sim.cluster.claimers import Claimers, has_claimers
-from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimConfig, SimNode, TightConfig, scale
+from sim.cluster.cluster import EPOCH_MS, Cluster, ClusterSettings, SimConfig, SimNode, TightConfig, leads, scale
 from sim.cluster.entrants import Entrants, has_entrants
 from sim.cluster.environment import ProcessEnded, SimParts
 from sim.cluster.faults import RATES, Nemesis
@@ -539,7 +539,7 @@ class Simulation:
             if node is None or machine.process is None or not machine.process.is_ready:
                 return f"{machine.name} is not ready"
             nodes[node.view.node_id] = node
-        leading = [n for n in nodes.values() if (g := n.engine.replicas.get(METADATA_GROUP_ID)) and g.is_leader]
+        leading = [n for n in nodes.values() if (g := n.engine.replicas.get(METADATA_GROUP_ID)) and leads(g)]
         if len(leading) != 1:
             return f"metadata has {len(leading)} leaders"
         metadata = leading[0].view.metadata.state_machine
@@ -629,7 +629,7 @@ class Simulation:
             if group is None or group.replica_id != replica.replica_id:
                 return f"r{replica.replica_id} is not hosted on node {replica.node_id}"
             groups.append(group)
-        leaders = [group for group in groups if group.is_leader]
+        leaders = [group for group in groups if leads(group)]
         if len(leaders) != 1:
             return f"has {len(leaders)} leaders"
         membership = leaders[0].core.membership

@@ -21,7 +21,7 @@ from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.types import METADATA_GROUP_ID
 
 from sim.cluster.checker import Checker
-from sim.cluster.cluster import Cluster, Machine, Process
+from sim.cluster.cluster import Cluster, Machine, Process, leads
 from sim.cluster.upgrades.next_version import NEXT_LEVEL, NextSetBalancing, NextVersion, SetNote
 from sim.core.invariants.violation import demand
 
@@ -174,7 +174,7 @@ class Roller:
     def _metadata_leader(self) -> Process | None:
         for process in self._cluster.running():
             group = process.node.engine.replicas.get(METADATA_GROUP_ID) if process.node is not None else None
-            if group is not None and group.is_leader and process.host.is_next_version and not process.host.is_frozen:
+            if group is not None and leads(group) and process.host.is_next_version and not process.host.is_frozen:
                 return process
         return None
 
