@@ -498,14 +498,15 @@ class Cluster:
             if machine.node is not None:
                 machine.node._bootstrap._mark_renewal_seconds = HARDLY_EVER
 
-    def freeze(self, machine: Machine) -> None:
-        """Freeze the process, as SIGSTOP does."""
+    def freeze(self, machine: Machine, *, is_suspended: bool = False) -> None:
+        """Freeze the process, as SIGSTOP does, or suspend its whole machine. Only the clocks that count suspension continue then."""
         if machine.process is not None and not machine.process.host.is_frozen:
-            self.trace(f"{machine.name} freezes")
+            self.trace(f"{machine.name} {'is suspended' if is_suspended else 'freezes'}")
             machine.process.host.is_frozen = True
+            machine.process.host.suspended_at = self.loop.now if is_suspended else None
 
     def thaw(self, machine: Machine) -> None:
-        """Resume the process, as SIGCONT does."""
+        """Resume the process, as SIGCONT does, or its machine."""
         if machine.process is not None and machine.process.host.is_frozen:
             self.trace(f"{machine.name} thaws")
             self.loop.thaw(machine.process.host)

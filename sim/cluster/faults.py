@@ -227,7 +227,7 @@ class Nemesis:
         machine = self._pick_leading()
         if machine is not None and machine.process is not None and not machine.process.host.is_frozen:
             self._did("freeze", machine.name)
-            self._cluster.freeze(machine)
+            self._cluster.freeze(machine, is_suspended=self._rng.random() < 0.5)
             self._later(0.05, 2.5, lambda: self._cluster.thaw(machine))
 
     def _freeze_client(self) -> None:

@@ -74,6 +74,7 @@ class Options:
     kill_all: int
     stop: int
     freeze: int
+    """A process is frozen, or its machine is suspended."""
     isolate: int
     one_way: int
     split: int

@@ -1,7 +1,8 @@
 """A simulated process: its context, the rate of its clock, and whether it is frozen or dead.
 
 Every scheduled callback belongs to the host in whose context it was scheduled. A dead host runs nothing any more, not even a
-`finally`, as after SIGKILL. A frozen host runs its callbacks later, as after SIGSTOP. This module must not know brokers.
+`finally`, as after SIGKILL. A frozen host runs its callbacks later, as after SIGSTOP. The clock of a suspended one pauses, too, as that of a
+machine does. This module must not know brokers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ HOST: ContextVar[Host | None] = ContextVar("simulated_host", default=None)
 class Handle:
     """A scheduled callback: a lightweight replacement of asyncio's handle and timer handle."""
 
-    __slots__ = ("_when", "args", "callback", "context", "host")
+    __slots__ = ("_when", "args", "callback", "context", "host", "is_by_host_clock")
 
     def __init__(
         self,
@@ -25,7 +26,11 @@ class Handle:
         context: Context,
         host: Host | None,
         when: float,
+        *,
+        is_by_host_clock: bool = False,
     ) -> None:
+        self.is_by_host_clock = is_by_host_clock
+        """Whether `when` is a time of its host's clock, which pauses with the machine."""
         self.callback: Callable[..., object] | None = callback
         self.args = args
         self.context = context
@@ -49,7 +54,9 @@ class Handle:
 class Host:
     """One incarnation of a process. A restart creates another host."""
 
-    __slots__ = ("boot", "context", "is_dead", "is_frozen", "is_next_version", "name", "offset", "parked", "rate")
+    __slots__ = (
+        "boot", "context", "is_dead", "is_frozen", "is_next_version", "name", "offset", "parked", "rate", "suspended_at",
+    )  # fmt: skip
 
     def __init__(self, name: str, boot: int, rate: float, offset: float) -> None:
         self.name = name
@@ -57,9 +64,11 @@ class Host:
         self.rate = rate
         """Seconds of its clock per second of the simulation."""
         self.offset = offset
-        """The time of its clock at the beginning of the simulation."""
+        """The time of its clock at the beginning of the simulation, less its pauses."""
         self.is_dead = False
         self.is_frozen = False
+        self.suspended_at: float | None = None
+        """The time of the simulation at which its machine was suspended. None unless that is why it is frozen."""
         self.is_next_version = False
         """Whether the process runs the next version of the program (`sim/cluster/upgrades/`)."""
         self.parked: list[Handle] = []

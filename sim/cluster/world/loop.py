@@ -144,7 +144,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         else:
             when = host.offset + now * host.rate + delay
             due = host.to_global(when)
-        handle = Handle(callback, args, context, host, when)
+        handle = Handle(callback, args, context, host, when, is_by_host_clock=host is not None)
         if not self._is_closed:
             heapq.heappush(self._timers, (due if due > now else now, next(self._sequence), handle))
         return handle
@@ -156,7 +156,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         if context is None:
             context = copy_context()
         host = context.get(HOST)
-        handle = Handle(callback, args, context, host, when)
+        handle = Handle(callback, args, context, host, when, is_by_host_clock=host is not None)
         if not self._is_closed:
             self.push(when if host is None else host.to_global(when), handle)
         return handle
@@ -322,10 +322,28 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     add(handle)
 
     def thaw(self, host: Host) -> None:
-        """Resume a frozen host, beginning with the callbacks that became due while it was frozen, in order."""
+        """Resume a frozen host, beginning with the callbacks that became due while it was frozen, in order.
+
+        If its machine was suspended, its clock paused, and its timers are due later by that time.
+        """
         host.is_frozen = False
-        self._ready.extend(host.parked)
-        host.parked = []
+        parked, host.parked = host.parked, []
+        if host.suspended_at is None:
+            self._ready.extend(parked)
+            return
+        host.offset -= (self.now - host.suspended_at) * host.rate
+        host.suspended_at = None
+        self._ready.extend(handle for handle in parked if not handle.is_by_host_clock)
+        self._timers[:] = [
+            (host.to_global(handle.when()), number, handle)
+            if handle.host is host and handle.is_by_host_clock
+            else (due, number, handle)
+            for due, number, handle in self._timers
+        ]
+        heapq.heapify(self._timers)
+        for handle in parked:
+            if handle.is_by_host_clock:
+                self.push(host.to_global(handle.when()), handle)
 
     def kill(self, host: Host) -> None:
         """Kill a host: it runs nothing any more."""

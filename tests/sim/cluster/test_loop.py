@@ -95,6 +95,27 @@ def test_a_frozen_host_runs_later_and_a_dead_one_never(loop: VirtualLoop) -> Non
     assert ran == ["frozen", "frozen ends"]
 
 
+def test_the_clock_of_a_suspended_host_pauses(loop: VirtualLoop) -> None:
+    host = Host("suspended", 1, 2.0, 100.0)
+    ran: list[tuple[str, float, float]] = []
+
+    async def note(name: str, delay: float) -> None:
+        await asyncio.sleep(delay)
+        ran.append((name, loop.now, asyncio.get_running_loop().time()))
+
+    loop.spawn(host, note("due during the suspension", 2.0))
+    loop.spawn(host, note("due after it", 20.0))
+    loop.run_until(lambda: False, 0.5)
+    loop.at(3.0, host, lambda: ran.append(("a packet", loop.now, asyncio.get_running_loop().time())))
+    host.is_frozen, host.suspended_at = True, loop.now
+    loop.run_until(lambda: False, 5.5)
+
+    assert ran == []
+    loop.thaw(host)
+    loop.run_until(lambda: False, 20.0)
+    assert ran == [("a packet", 5.5, 101.0), ("due during the suspension", 6.0, 102.0), ("due after it", 15.0, 120.0)]
+
+
 def test_a_spinning_loop_is_detected(loop: VirtualLoop) -> None:
     def again() -> None:
         loop.call_soon(again)
