@@ -17,7 +17,7 @@ from raftmq.proto import queue_pb2 as pb
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.types import GroupId
 
-from sim.cluster.cluster import Cluster, ClusterSettings, SimNode
+from sim.cluster.cluster import Cluster, ClusterSettings, SimNode, leads
 from sim.cluster.world.loop import VirtualLoop
 from sim.cluster.world.network import Network, Weather
 
@@ -136,7 +136,7 @@ class CalmCluster:
         """Return the broker that leads a partition, or 0."""
         for machine in self.cluster.machines.values():
             replica = machine.node.engine.replicas.get(group_id) if machine.node is not None else None
-            if replica is not None and replica.is_leader:
+            if replica is not None and leads(replica):
                 return machine.number
         return 0
 
