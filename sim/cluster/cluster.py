@@ -255,7 +255,7 @@ class Machine:
 
 
 def leads(replica: Replica[StateMachine]) -> bool:
-    """Return whether a replica leads, without what `is_leader` does: it compares clocks, which only the replica's own host has."""
+    """Return whether a replica leads. Unlike `is_leader`, this compares no clocks: only the replica's own host has them."""
     return replica.core.is_confirmed_leader and not replica.is_closed
 
 
