@@ -126,7 +126,7 @@ def fences_where_the_successor_writes() -> None:
     grow_every=0.5,
     admin_every=0.3,
     isolate=6,
-    fault_every=0.5,
+    fault_every=0.3,
 )
 def stale_descriptions_are_unmarked() -> None:
     from raftmq.broker.services.admin import AdminService
