@@ -159,6 +159,8 @@ class Checker:
         self.broken_replicas = 0
         self.on_lost_end: Callable[[int, int, int], None] = lambda old_group_id, group_id, offset: None
         """Called when a recovery has lost the records from an offset on, or readers are told so."""
+        self.on_continued: Callable[[int, int], None] = lambda old_group_id, group_id: None
+        """Called when a new group turns out to continue the whole log of an old one, whose id it has for the checker."""
         self.lost_ends = 0
         """Number of recoveries from a replica that lacked entries."""
         self.moves_paced = 0
@@ -408,6 +410,8 @@ class Checker:
         if kept_until is None or kept_until > self.committed.last_index(old):
             self.recoveries.on_continued(recovery.old_group_id, group_id)
             self.committed.recovered[old] = None
+            self.retention.rename(group_id, old)
+            self.on_continued(old, group_id)
             if (
                 0 <= recovery.log_end_offset < self.committed.ends.get(old, 0)
             ):  # more came after the command had asked for the end

@@ -83,6 +83,7 @@ class Workload:
         self._tasks: list[asyncio.Task[Any]] = []
         checker.on_retention = self._on_retention
         checker.on_lost_end = self._on_lost_end
+        checker.on_continued = self._on_continued
         self.outcomes: dict[str, int] = {}
         """Number of operations by outcome, for example ``send ok``."""
 
@@ -201,6 +202,12 @@ class Workload:
             if known == old_group_id:
                 self.groups[where] = group_id
                 self.recorder.record_recovery(where.topic, where.partition, offset)
+
+    def _on_continued(self, old_group_id: int, group_id: int) -> None:
+        """Use the old id if a description named the new group before its founder opened."""
+        for where, known in self.groups.items():
+            if known == group_id:
+                self.groups[where] = old_group_id
 
     def start(self) -> None:
         """Start the clients."""

@@ -36,6 +36,11 @@ class Retention:
         self.trims = 0
         """Number of trims because of age."""
 
+    def rename(self, group_id: int, origin: int) -> None:
+        """Let the retention time of a group hold for another id, by which the checker knows it from now on."""
+        if group_id in self.kept_ms:
+            self.kept_ms[origin] = self.kept_ms.pop(group_id)
+
     def shorten(self, group_id: int, new_group_id: int, offset: int) -> None:
         """Let a group continue another one's records below an offset."""
         if group_id in self.kept_ms:

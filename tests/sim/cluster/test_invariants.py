@@ -36,6 +36,7 @@ from raftmq.errors import (
 from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.log_commands import ForgetOffsets
 from raftmq.fsm.log_partition import LogPartition
+from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import AlterConfig, DeleteConsumerGroup, Done, InitNamedProducer, RevertReplicas
 from raftmq.fsm.metadata_commands import encode_command as encode_metadata_command
 from raftmq.fsm.metadata_views import PartitionView, ReplicaView
@@ -1150,6 +1151,29 @@ def test_after_a_lossy_recovery_readers_begin_again_where_it_said_that_the_log_e
 
     assert told == [(1, 4, 1), (1, 5, 2)]
     assert checker.committed.ends == {1: 3, 4: 2, 5: 2}, "the replica keeps all that it had"
+
+
+def test_a_group_that_a_description_named_before_its_founder_opened_gets_its_old_id() -> None:
+    class Recovered(Metadata):
+        def recovery(self, group_id: int) -> Any:
+            return SimpleNamespace(old_group_id=6, log_end_offset=-1)
+
+        def partition(self, group_id: int) -> Any:
+            return SimpleNamespace(creation_replicas=(SimpleNamespace(replica_id=24),))
+
+    simulation = run.Simulation(1)
+    checker, groups = simulation.checker, simulation.workload.groups
+    node = SimpleNamespace(engine=SimpleNamespace(replicas={0: SimpleNamespace(state_machine=Recovered())}))
+    where = TopicPartition("t", 0)
+    groups[where] = checker.origin(7)
+    checker.retention.kept_ms[7] = 1_000
+
+    checker._on_founder(
+        cast("Any", SimpleNamespace(node=node)), cast("Any", SimpleNamespace(group_id=7, replica_id=24, key=None))
+    )
+
+    assert groups[where] == 6
+    assert checker.retention.kept_ms == {6: 1_000}
 
 
 def test_after_a_lossy_recovery_commits_and_fences_may_be_missing() -> None:
