@@ -194,10 +194,6 @@ class PeerDirectory:
         if not cluster_id:
             return NOT_FORMED_REASON
         if hello.cluster_id != cluster_id:
-            self.other_clusters.record(
-                hello.address or "an unknown address",
-                f"it is of cluster {hello.cluster_id} and connects to this broker",
-            )
             return f"{OTHER_CLUSTER} {cluster_id}, not {hello.cluster_id}"
         if hello.target_node_id != node_id:
             return f"this is broker {node_id}, not {hello.target_node_id}"
@@ -206,6 +202,16 @@ class PeerDirectory:
         replica = self._metadata.replica
         stranger = _stranger(replica.state_machine, hello) if replica is not None else None
         return stranger or self._stale(hello)
+
+    def on_refused(self, hello: Hello, reason: str) -> None:
+        """Record a connection that was refused because its sender is of another cluster, or because its data directory is stale."""
+        address = hello.address or "an unknown address"
+        if reason.startswith(OTHER_CLUSTER):
+            said = f"it is of cluster {hello.cluster_id} and connects to this broker"
+            self.other_clusters.record(address, said)
+        elif reason.startswith(STALE_DIRECTORY) and self._is_member(hello.uuid, hello.node_id):
+            said = f"a process at {address} was refused: {reason.removeprefix(STALE_DIRECTORY + ': ')}"
+            self._refused[NodeId(hello.node_id)] = (hello.uuid, said)
 
     def contradiction(self, hello: Hello) -> str | None:
         """Return why the sender's data directory contradicts its known lineage, or None if it does not."""
@@ -216,12 +222,7 @@ class PeerDirectory:
         if defect is not None:
             return f"malformed lineage: {defect}"
         stale = self.boots.contradiction(hello.uuid, hello.lineage)
-        if stale is None:
-            return None
-        if self._is_member(hello.uuid, hello.node_id):
-            said = f"a process at {hello.address or 'an unknown address'} was refused: {stale}"
-            self._refused[NodeId(hello.node_id)] = (hello.uuid, said)
-        return f"{STALE_DIRECTORY}: {stale}"
+        return f"{STALE_DIRECTORY}: {stale}" if stale is not None else None
 
     def _is_member(self, uuid: str, node_id: int) -> bool:
         """Return whether metadata knows the directory with this uuid as that broker's."""

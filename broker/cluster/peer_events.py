@@ -45,6 +45,10 @@ class PeerEvents:
         """See `PeerHandler`."""
         return self._peers.refusal(hello)
 
+    def on_refused(self, hello: Hello, reason: str) -> None:
+        """See `PeerHandler`."""
+        self._peers.on_refused(hello, reason)
+
     def contradiction(self, hello: Hello) -> str | None:
         """See `PeerHandler`."""
         return self._peers.contradiction(hello)

@@ -118,6 +118,10 @@ class PeerHandler(Protocol):
         """Return why an inbound connection is refused, or None to accept it."""
         ...
 
+    def on_refused(self, hello: Hello, reason: str) -> None:
+        """Handle that an inbound connection was refused for a reason that `refusal` returned."""
+        ...
+
     def contradiction(self, hello: Hello) -> str | None:
         """Return why the sender's data directory contradicts its known lineage, or None if it does not."""
         ...

@@ -175,7 +175,10 @@ class _Inbound(FrameProtocol):
             except ValueError as error:
                 return f"your peer address {error}"
         refusal = self._server.handler.refusal(hello)
-        return refusal or self._server.rivalry(NodeId(hello.node_id), hello.uuid, hello.process)
+        if refusal is not None:
+            self._server.handler.on_refused(hello, refusal)
+            return refusal
+        return self._server.rivalry(NodeId(hello.node_id), hello.uuid, hello.process)
 
     def on_frame_error(self, error: FrameError) -> None:
         self._server.say_refused(error)

@@ -127,6 +127,18 @@ async def test_renewals_interrupt_nothing_and_go_on(nodes):
     assert one.transport.evicted_total == two.transport.evicted_total == 0
 
 
+async def test_a_broker_that_dies_after_a_renewal_is_not_taken_for_a_refused_copy(nodes):
+    """Its connected peers still have the greeting from before the renewal, and look at it when the connections of others change."""
+    one, two, third = await three(nodes)
+    await renew(two, one, third)
+    await nodes.stop(third)
+    await nodes.stop(two)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while one.view.is_connected(two.view.node_id):
+            await asyncio.sleep(0.01)
+    assert one.standing.warnings() == []
+
+
 async def test_metadata_that_is_older_than_the_marks_accepts_them(nodes):
     """So it is after metadata was recovered from a replica that lagged."""
     one = await nodes.serve("one", bootstrap=True)

@@ -51,6 +51,9 @@ class Recorder:
     def refusal(self, hello):
         return None if hello.cluster_id == self.cluster_id else "another cluster"
 
+    def on_refused(self, hello, reason):
+        pass
+
     def on_frame(self, node_id, frame_type, body):
         self.frames.put_nowait((node_id, frame_type, bytes(body)))
 
