@@ -11,7 +11,7 @@ from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
-from raftmq.types import NO_NODE, NodeId
+from raftmq.types import NO_NODE, GroupId, NodeId, Term
 
 _LOOK_SECONDS = 0.05
 
@@ -21,27 +21,51 @@ async def drain_leadership(
 ) -> None:
     """Transfer every led group to its furthest connected voter, and wait until they lead, for at most `seconds_max`.
 
-    A group without another voter keeps its leader, and so do all groups if no peer is reachable.
+    A group without another voter keeps its leader, and so do all groups if no peer is reachable. A node that returns a leadership stops,
+    too. It is offered no further one, and a group that only such nodes could take stays. So nodes that stop together do not transfer their
+    groups back and forth.
     """
     deadline = engine.loop.time() + seconds_max
+    offered: dict[GroupId, tuple[Term, NodeId]] = {}
+    returning: set[NodeId] = set()
+
+    def offer_again(replica: Replica[StateMachine]) -> None:
+        target = offer(engine, replica, lambda node_id: node_id not in returning and is_connected(node_id))
+        if target is not None:
+            offered[replica.group_id] = replica.term, target
+
+    def may_go(others: set[NodeId]) -> bool:
+        return any(map(is_connected, others - returning)) if others & returning else bool(others)
+
     while engine.loop.time() < deadline:
-        led = [
-            replica
-            for replica in engine.replicas.values()
-            if replica.core.role is Role.LEADER and len(replica.core.membership.voters) > 1
-        ]
+        led = [replica for replica in engine.replicas.values() if replica.core.role is Role.LEADER]
+        for replica in led:
+            term, node_id = offered.get(replica.group_id, (replica.term, NO_NODE))
+            if term < replica.term:
+                returning.add(node_id)
+        led = [replica for replica in led if may_go(_other_nodes(replica))]
         if not led:
             return
         for replica in led:
-            engine.guarded(replica, offer, engine, replica, is_connected)
+            engine.guarded(replica, offer_again, replica)
         if not is_anyone_there():
             return
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def offer(engine: Engine, replica: Replica[StateMachine], may_take: Callable[[NodeId], bool]) -> None:
-    """Offer a led group to its furthest voter on a node that may take it. Without such a voter the leader stays."""
+def _other_nodes(replica: Replica[StateMachine]) -> set[NodeId]:
+    return {
+        NodeId(replica.node_of_replica(voter) or NO_NODE)
+        for voter in replica.core.membership.voters
+        if voter != replica.replica_id
+    }
+
+
+def offer(engine: Engine, replica: Replica[StateMachine], may_take: Callable[[NodeId], bool]) -> NodeId | None:
+    """Offer a led group to its furthest voter on a node that may take it, and return that node. Without such a voter the leader stays."""
     target = replica.core.furthest_voter(lambda voter: may_take(NodeId(replica.node_of_replica(voter) or NO_NODE)))
-    if target is not None:
-        replica.core.transfer_leader(target)
-        engine.mark_dirty(replica)
+    if target is None:
+        return None
+    replica.core.transfer_leader(target)
+    engine.mark_dirty(replica)
+    return NodeId(replica.node_of_replica(target) or NO_NODE)

@@ -93,7 +93,7 @@ def transfer_to_one_behind() -> None:
         else:
             on_vote_request(self, message)
 
-    def offer(engine: Any, replica: Any, may_take: Any) -> None:
+    def offer(engine: Any, replica: Any, may_take: Any) -> Any:
         matches = {
             voter: match
             for voter, match in replica.core.match_indexes().items()
@@ -103,6 +103,8 @@ def transfer_to_one_behind() -> None:
             target = min(matches, key=lambda voter: matches[voter])
             replica.core._send_timeout_now(target)
             engine.mark_dirty(replica)
+            return replica.node_of_replica(target)
+        return None
 
     Election._on_vote_request = obliging  # type: ignore[method-assign]
     leadership_drain.offer = offer

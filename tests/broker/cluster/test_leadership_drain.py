@@ -110,3 +110,28 @@ async def test_a_group_of_one_stays_with_its_only_voter():
         leader = await cluster.leader(1)
         await drain_leadership(cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0)
         assert leader.is_leader
+
+
+async def test_brokers_that_stop_together_do_not_hand_leaderships_back_and_forth():
+    """They did so until the time for it was over, in a hundred elections of each group."""
+    async with EngineCluster() as cluster:
+        for group_id in range(1, 7):
+            cluster.create_group(group_id)
+        cluster.isolate(3)  # it was stopped before
+        for group_id in range(1, 7):
+            leader = await cluster.leader(group_id, among=[1, 2])
+            await leader.propose([data(0)])[1]
+            if leader.replica_id != 1 + group_id % 2:
+                leader.core.transfer_leader(1 + group_id % 2)
+                cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
+                await cluster.leader(group_id, among=[1 + group_id % 2])
+        await asyncio.sleep(0.2)
+        before = {g: max(cluster.replica(g, n).core.term for n in (1, 2)) for g in range(1, 7)}
+        await asyncio.gather(
+            *(
+                drain_leadership(cluster.nodes[n].engine, lambda node_id: node_id in (1, 2), lambda: True, 2.0)
+                for n in (1, 2)
+            )
+        )
+        risen = {g: max(cluster.replica(g, n).core.term for n in (1, 2)) - term for g, term in before.items()}
+        assert max(risen.values()) <= 3, risen
