@@ -33,7 +33,7 @@ from raftmq.fsm.metadata import Metadata
 from raftmq.fsm.metadata_commands import Done, SetReplicas, SetReplicationFactor
 from raftmq.fsm.metadata_nodes import ACTIVE, DRAINING
 from raftmq.fsm.metadata_topics import replication_factor_refusal
-from raftmq.fsm.metadata_views import PartitionView, TopicView
+from raftmq.fsm.metadata_views import NodeView, PartitionView, TopicView
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import NO_NODE, GroupId, NodeId, ReplicaId
@@ -95,8 +95,7 @@ class ReplicaPlacementService:
             raise RequestError(
                 pb.INVALID_ARGUMENT, "a broker is named twice: a partition has one replica on each broker"
             )
-        for node_id in node_ids:
-            existing_node(metadata, node_id)
+        nodes = [existing_node(metadata, node_id) for node_id in node_ids]
         if len(node_ids) != topic.replication_factor:
             raise RequestError(
                 pb.INVALID_REPLICATION_FACTOR,
@@ -104,9 +103,10 @@ class ReplicaPlacementService:
                 f"{len(node_ids)}: name as many, or change the factor first (raftmq topic alter {topic.name} --replication-factor {len(node_ids)})",
             )
         held = {replica.node_id for replica in partition.replicas}
-        for node_id in node_ids:
-            if node_id not in held:
-                self._check_taker(node_id)
+        for node in nodes:
+            _check_not_draining(node)  # not even one that still has a replica: the pin would contradict the order
+            if node.node_id not in held:
+                self._check_taker(node)
         leader = self._host.leadership.get(GroupId(partition.group_id)).node_id
         is_led = self._host.is_led(GroupId(partition.group_id))
         refusal = refusal_of_move(metadata, partition, node_ids, leader if is_led else NO_NODE, self._is_connected)
@@ -117,16 +117,9 @@ class ReplicaPlacementService:
                 retry_after_ms=1000,
             )
 
-    def _check_taker(self, node_id: int) -> None:
+    def _check_taker(self, node: NodeView) -> None:
         """Raise unless a broker can be given a replica."""
-        metadata = self._metadata
-        node = existing_node(metadata, node_id)
-        if node.state == DRAINING:
-            raise RequestError(
-                pb.FAILED_PRECONDITION,
-                f"broker {node_id} is being drained and gets no replicas: name another one, or end the draining first "
-                f"(raftmq cluster undrain {node_id})",
-            )
+        metadata, node_id = self._metadata, node.node_id
         if not self._is_connected(node_id):
             raise RequestError(
                 pb.FAILED_PRECONDITION, f"broker {node_id} is unreachable: start it first, or name another one"
@@ -291,3 +284,12 @@ class ReplicaPlacementService:
                 pb.UNKNOWN_PARTITION, f"topic {topic.name} has {len(topic.group_ids)} partitions, none is {number}"
             )
         return topic, partition
+
+
+def _check_not_draining(node: NodeView) -> None:
+    if node.state == DRAINING:
+        raise RequestError(
+            pb.FAILED_PRECONDITION,
+            f"broker {node.node_id} is being drained and gets no replicas: name another one, or end the draining first "
+            f"(raftmq cluster undrain {node.node_id})",
+        )

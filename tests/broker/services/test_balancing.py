@@ -82,6 +82,17 @@ async def test_a_broker_is_drained_and_the_draining_ended():
         assert (await node.balancing.drain_node(end, node.call())).was_active
 
 
+async def test_a_move_that_names_a_drained_broker_is_refused_although_it_still_has_a_replica():
+    """It would pin the partition to a broker that is to be emptied: two orders that contradict each other."""
+    async with cluster() as node:
+        await node.balancing.drain_node(pb.DrainBrokerRequest(broker_id=3), node.call())
+        for named in ([3, 1, 2], [1, 2, 3], [4, 2, 3]):
+            request = pb.MovePartitionRequest(topic="t", partition=0, broker_ids=named)
+            refused = await refusal(node, node.placement.move_partition, request)
+            assert refused.code == pb.FAILED_PRECONDITION
+            assert "raftmq cluster undrain 3" in str(refused)
+
+
 async def test_replicas_without_a_place_are_named():
     async with cluster() as node:
         node.connected = {2, 3}
