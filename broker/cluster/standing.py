@@ -88,7 +88,8 @@ class Standing:
             text = "no majority of the metadata voters has confirmed yet what this broker knows" + self._missed_voters()
             reasons.append(NotReady(Reason.RECOVERING_METADATA, text + self._postponement()))
         elif count := self._replicas.starting_count(replica.state_machine, self._node_id()):
-            reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{count} replicas are not serving yet"))
+            what = "1 replica is" if count == 1 else f"{count} replicas are"
+            reasons.append(NotReady(Reason.STARTING_REPLICAS, f"{what} not serving yet"))
         seconds = self._metadata.leaderless_seconds()
         if self.is_caught_up and seconds:
             text = f"no metadata leader for {seconds:.0f} s: start the brokers that are down, or look at the links between them"

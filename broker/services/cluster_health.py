@@ -7,9 +7,10 @@ that it leads it. A node that does not answer within `Timing.describe_seconds` i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.stuck_replicas import Evidence, StuckReplica, stuck_replicas, unfinished_partitions
 from raftmq.broker.services.call import Call
@@ -117,7 +118,7 @@ class ClusterHealth:
             lambda node_id: self._host.is_connected(NodeId(node_id)),
             leader_of,
             self._host.limits.partitions_max,
-            {node: answer.health.not_ready[0] for node, answer in answered.items() if answer.health.not_ready},
+            {node: reason for node, answer in answered.items() if (reason := _obstacle(answer.health.not_ready))},
             {_key(one): one.reason for answer in answered.values() for one in answer.not_served},
             {_key(one): one.reason for answer in answered.values() for one in answer.without_progress},
         )
@@ -162,3 +163,8 @@ class ClusterHealth:
 
 def _key(report: peer_pb.ReplicaReport) -> ReplicaKey:
     return ReplicaKey(GroupId(report.group_id), ReplicaId(report.replica_id))
+
+
+def _obstacle(not_ready: Iterable[str]) -> str:
+    """Return the first reason of a broker that may hold up a new replica. That the broker opens replicas does not: the new one is among them."""
+    return next((reason for reason in not_ready if not reason.startswith(f"{Reason.STARTING_REPLICAS}:")), "")

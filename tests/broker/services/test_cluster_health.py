@@ -9,6 +9,8 @@ import pytest
 from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.unserved import NotServed, NotServedReason
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
+from raftmq.fsm.metadata_commands import RaiseFeatureLevel, SetReplicas
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.log_store import ReplicaKey
@@ -100,6 +102,31 @@ async def test_a_broker_reports_its_own_problems():
         assert [len(warning) for warning in health.warnings] == [34, 500]
         assert answer.health.is_metadata_led
         assert answer.health.leaderless.count == answer.health.unknown.count == 0
+
+
+@pytest.mark.parametrize(
+    ("not_ready", "obstacles"),
+    [
+        (["starting_replicas: 1 replica is not serving yet"], []),
+        (
+            ["starting_replicas: 1 replica is not serving yet", "disk_reserve: 5 MB are free"],
+            ["broker 2 is not ready: disk_reserve: 5 MB are free"],
+        ),
+    ],
+)
+async def test_a_new_replica_is_not_stuck_because_its_broker_opens_it(not_ready, obstacles):
+    async with running() as node:
+        await node.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
+        (partition,) = (await node.topic("flights", partitions=1)).partitions
+        await node.register(2, "uuid-2", feature_level_max=FEATURE_LEVEL)
+        await node._metadata(RaiseFeatureLevel(FEATURE_LEVEL))
+        machine = node.metadata.state_machine
+        revision = machine.partition(partition.group_id).revision
+        await node._metadata(SetReplicas(partition.group_id, (OTHER,), revision, False))
+        node.connected.add(OTHER)
+        node.forwarder.answer = peer_pb.DescribeBrokerResponse(health=pb.BrokerHealth(not_ready=not_ready))
+        answer = await described(node)
+        assert [one.reason for one in answer.health.stuck] == obstacles
 
 
 async def test_a_partition_is_led_if_an_answering_broker_leads_it():
