@@ -5,7 +5,7 @@ fewer replicas. Clients notice nothing.
 import asyncio
 
 import pytest
-from raftmq import Admin, Consumer
+from raftmq import Admin, Consumer, TopicPartition
 from raftmq.methods import SET_REPLICATION_FACTOR
 from raftmq.proto import queue_pb2 as pb
 from raftmq.testing import LocalCluster
@@ -38,14 +38,27 @@ async def change_replication_factor(cluster: LocalCluster, wanted: int) -> None:
     await asyncio.to_thread(cluster._ask, SET_REPLICATION_FACTOR, request)
 
 
-async def consume(consumer: Consumer, stopped: asyncio.Event) -> int:
-    """Read as a member of a group until told to stop. Return the number of records."""
-    count = 0
+async def wait_metadata_voters(admin: Admin, count: int) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while sum(one.is_metadata_voter for one in (await admin.describe_cluster()).brokers) != count:
+            await asyncio.sleep(0.2)
+
+
+async def consume(consumer: Consumer, stopped: asyncio.Event) -> dict[TopicPartition, list[int]]:
+    """Read as a member of a group until told to stop. Return the offsets in the order in which they came."""
+    offsets = dict[TopicPartition, list[int]]()
     while not stopped.is_set():
         found = await consumer.getmany(timeout_ms=200)
-        count += sum(len(records) for records in found.values())
+        for partition, records in found.items():
+            offsets.setdefault(partition, []).extend(record.offset for record in records)
         await consumer.commit()
-    return count
+    return offsets
+
+
+def assert_each_once(offsets: dict[TopicPartition, list[int]]) -> None:
+    """Check that a group with one member got every record of every partition once and in order, up to some record."""
+    assert len(offsets) == PARTITIONS
+    assert all(found == list(range(len(found))) for found in offsets.values())
 
 
 async def test_a_broker_fills_up_and_another_is_drained_and_removed_under_load() -> None:
@@ -71,7 +84,7 @@ async def test_a_broker_fills_up_and_another_is_drained_and_removed_under_load()
             assert cluster.broker_ids == (2, 3, 4)
             await workload.wait_progress()
             stopped.set()
-            assert await consuming > 0
+            assert_each_once(await consuming)
             await workload.check()
             assert workload.unsuccessful == []
 
@@ -89,5 +102,43 @@ async def test_a_topic_gets_more_and_fewer_replicas_under_load() -> None:
                 await change_replication_factor(cluster, wanted)
                 await wait_replicas(admin, each=wanted, on={1, 2, 3})
                 await workload.wait_progress()
+            await workload.check()
+            assert workload.unsuccessful == []
+
+
+@pytest.mark.long
+async def test_a_cluster_grows_from_one_broker_to_five_and_shrinks_to_three_under_load() -> None:
+    """The topic gets 1, 3, 5 and 3 replicas, and the metadata as many voters. The first broker and the bootstrap address leave."""
+    settings = ("--set", "stable_seconds=1s", "--set", "metadata_voters=5")
+    async with (
+        LocalCluster(brokers=1, broker_arguments=settings) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+    ):
+        await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=1)
+        stopped = asyncio.Event()
+        async with (
+            Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload,
+            Consumer(
+                TOPIC, group_id="growth", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest"
+            ) as member,
+        ):
+            consuming = asyncio.create_task(consume(member, stopped))
+            await workload.wait_progress()
+            for count in (3, 5):
+                while len(cluster.broker_ids) < count:
+                    await asyncio.to_thread(cluster.add_broker)
+                await wait_metadata_voters(admin, count)
+                await admin.set_replication_factor(TOPIC, count)
+                await wait_replicas(admin, each=count, on=set(cluster.broker_ids))
+                await workload.wait_progress()
+            await admin.set_replication_factor(TOPIC, 3)
+            for victim in (1, 2):
+                await asyncio.to_thread(cluster.remove_broker, victim)
+            await wait_replicas(admin, each=3, on={3, 4, 5})
+            await wait_metadata_voters(admin, 3)
+            await workload.wait_progress()
+            stopped.set()
+            assert_each_once(await consuming)
+            workload.bootstrap_servers = cluster.bootstrap_servers
             await workload.check()
             assert workload.unsuccessful == []

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.request_error import RequestError
+from raftmq.broker.cluster import controller
 from raftmq.broker.cluster.controller import Controller
 from raftmq.broker.cluster.layout import available_nodes, describe_layout, moving_partitions, refusal_of_move
 from raftmq.broker.cluster.peer_readiness import PeerReadiness
@@ -355,6 +356,49 @@ async def test_a_wish_to_rebalance_is_not_withdrawn_with_an_earlier_one():
     assert cluster.machine.balancing.rebalance == "leaders"
     await carrier.round()
     assert not cluster.machine.balancing.rebalance
+
+
+async def test_as_many_partitions_move_simultaneously_as_the_operator_permits_now():
+    cluster = Cluster()
+    cluster.run(mc.CreateTopic("many", "log", 1, {}, tuple(mc.PartitionPlan((1,)) for _ in range(8))))
+    cluster.run(mc.SetBalancing(auto_balance=False, moves_max=2))
+    cluster.run(mc.SetNodeState(1, "draining"))
+    carrier = Carrier(cluster)
+
+    async def moving_after_rounds():
+        for _ in range(3):
+            await carrier.round()
+        return len(cluster.machine.unsettled_partitions())
+
+    assert await moving_after_rounds() == 2
+    cluster.run(mc.SetBalancing(moves_max=5))
+    assert await moving_after_rounds() == 5
+    cluster.run(mc.SetBalancing(moves_max=1))
+    assert await moving_after_rounds() == 5, "moves under way are finished"
+    carrier.settle()
+    assert await moving_after_rounds() == 1
+
+
+async def test_nothing_is_planned_while_nothing_changes(monkeypatch):
+    """A plan looks at all partitions, so a cluster at rest must not make one in each round."""
+    described = []
+    monkeypatch.setattr(
+        controller, "describe_layout", lambda *arguments: described.append(1) or describe_layout(*arguments)
+    )
+    cluster = Cluster()
+    carrier = Carrier(cluster)
+    for _ in range(5):
+        await carrier.round()
+    assert len(described) == 1
+    cluster.run(mc.AllocateProducerIds(1))
+    for _ in range(5):
+        await carrier.round()
+    assert len(described) == 1, "producers are none of its business"
+    cluster.run(mc.CreateTopic("another", "log", 3, {}, (mc.PartitionPlan((2, 3, 4)),)))
+    carrier.settle()
+    for _ in range(5):
+        await carrier.round()
+    assert len(described) == 2
 
 
 # ---------------------------------------------------------------------------------------------------------- moves

@@ -35,7 +35,8 @@ class Workload:
         """Sends that failed or have an unknown outcome."""
         self.read = 0
         self._recorder = Recorder(self._on_event, time.monotonic_ns)
-        self._servers = bootstrap_servers
+        self.bootstrap_servers = bootstrap_servers
+        """The addresses for consumers that begin later. Brokers may have left."""
         self._topic = topic
         self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
         self._room = asyncio.Semaphore(IN_FLIGHT_MAX)
@@ -44,7 +45,7 @@ class Workload:
         self._readings = 0
 
     async def __aenter__(self) -> Self:
-        producer = Producer(bootstrap_servers=self._servers, linger_ms=2)
+        producer = Producer(bootstrap_servers=self.bootstrap_servers, linger_ms=2)
         self._producer = await RecordingProducer(producer, self._recorder, "writer").__aenter__()
         self._consumer = await self._new_consumer("reader").__aenter__()
         self._consumer.assign(self._partitions)
@@ -62,7 +63,7 @@ class Workload:
         await self._producer.close()
 
     def _new_consumer(self, name: str) -> RecordingConsumer:
-        consumer = Consumer(bootstrap_servers=self._servers, auto_offset_reset="earliest")
+        consumer = Consumer(bootstrap_servers=self.bootstrap_servers, auto_offset_reset="earliest")
         return RecordingConsumer(consumer, self._recorder, name, start="earliest")
 
     def _on_event(self, event: Event) -> None:
