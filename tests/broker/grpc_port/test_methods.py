@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2_grpc
 from raftmq import methods
 from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.peer_methods import PEER_METHODS
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.grpc_port import security
 from raftmq.broker.grpc_port.admission import Slots
@@ -170,6 +171,20 @@ async def test_a_broker_does_not_serve_a_method_without_a_row(monkeypatch):
         finally:
             await server.stop(0)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_the_port_for_clients_has_no_methods_of_brokers():
+    async with running() as node:
+        server = GrpcServer(node, node.forwarder)
+        port = await server.start("127.0.0.1:0")
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                for method in PEER_METHODS:
+                    with pytest.raises(grpc.aio.AioRpcError) as refused:
+                        await channel.unary_unary(method.path)(b"", timeout=5)
+                    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        finally:
+            await server.stop(0)
 
 
 def _services(node: Harness) -> Services:
