@@ -29,7 +29,7 @@ WAIT_SECONDS = 600.0
 class CalmCluster:
     """Brokers with the ids 1, 2, …, on one loop. Use it as a context manager."""
 
-    def __init__(self, count: int, **timing: float) -> None:
+    def __init__(self, count: int, *, metadata_voters: int = 1, **timing: float) -> None:
         rng = random.Random(7)
         self.loop = VirtualLoop(lambda: 0.0005)  # type: ignore[abstract]  # the rest of a loop is not used
         self.network = Network(self.loop, rng, Weather(0.0001, 0.0001))
@@ -46,7 +46,7 @@ class CalmCluster:
             disk_reserve_bytes=100_000,
             disk_latency=0.001,
             writer_threads=1,
-            metadata_voters=1,
+            metadata_voters=metadata_voters,
         )
         self.cluster = Cluster(self.loop, self.network, rng, settings, lambda text: None)
         for _ in range(count):
