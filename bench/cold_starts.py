@@ -24,7 +24,7 @@ TOPIC = "large"
 RECORD_BYTES = 1_000_000
 IN_FLIGHT_MAX = 16
 FILLED_SECONDS = 20.0
-"""Pause before each kill, in which the broker does what it does after a start."""
+"""Pause before each kill, for the work of a broker after its start."""
 
 
 async def fill(servers: str, partitions: int, megabytes: int) -> None:

@@ -262,6 +262,17 @@ class ChaosCluster(LocalCluster):
         if broker_id in self._volumes:
             data_dir.unlink()  # the launcher creates the link again: until then the cluster sees no data
 
+    def remove_broker(self, broker_id: int) -> None:
+        """Drain a broker, remove it from the cluster, and stop it. Its place is not used again: its data stay on its volume."""
+        self._last_id = max(self._last_id, *self.broker_ids)
+        super().remove_broker(broker_id)
+
+    def forget(self, broker_id: int) -> None:
+        """Forget a dead broker that an operator has removed by force. Its place is not used again."""
+        self._last_id = max(self._last_id, *self.broker_ids)
+        del self._brokers[broker_id]
+        self._count = len(self._brokers)
+
     def leader_epochs(self, topic: str) -> dict[int, int]:
         """Return the leader epoch of each group, as a running broker sees it now."""
         request = queue_pb2.DescribeTopicRequest(name=topic)

@@ -12,7 +12,11 @@ FACTORS = (1, 2, 3, 4, 5)
 RATES = (0, 65_536, 4 << 20)
 """Bytes per second of moves. 0: unlimited."""
 MOVES_MAX = (1, 2, 8)
+SETTINGS = {"log_level": ("warning", "error"), "scrub_bytes_per_second": ("1MiB", "16MiB")}
+"""Settings of brokers that may change while they run, and whose values clients do not notice."""
 RESTART_SECONDS = 60.0
+REMOVAL_SECONDS = 30.0
+"""A broker that has just died may still count as running."""
 WHOLE_SECONDS = 120.0
 
 
@@ -151,6 +155,47 @@ def remove_broker(target: Target) -> Iterator[str]:
     if answer.outcome == "accepted":
         raise FaultError(f"broker {victim} was removed although it holds replicas")
     yield f"remove {victim}: {answer}"
+
+
+@fault("orders", (0.0, 2.0), needs_whole=True)
+def remove_dead_broker(target: Target) -> Iterator[str]:
+    """Kill a broker and remove it by force. Its replicas are rebuilt on the others. If they are too few, another broker joins first."""
+    operator, cluster = target.operator, target.cluster
+    if len(_active(target)) <= ACTIVE_MIN and not operator.drained:
+        if not cluster.can_add_broker:
+            yield "no broker dies for good: no place is left for another one"
+            return
+        cluster.add_broker()
+    active = _active(target)
+    victim = target.chance.choice(active if len(active) > ACTIVE_MIN else sorted(operator.drained))
+    cluster.kill(victim)
+    answer = None
+
+    def is_removed() -> bool:
+        nonlocal answer
+        answer = operator.give("remove by force", lambda admin: admin.remove_broker(victim, force=True))
+        return answer.outcome == "accepted" or "already removed" in answer.words  # an earlier answer was lost
+
+    if not wait_until(is_removed, REMOVAL_SECONDS, target.stop):
+        cluster.restart(victim, wait=False)
+        raise FaultError(f"broker {victim} is dead, and was not removed by force: {answer}")
+    cluster.forget(victim)
+    operator.drained.discard(victim)
+    yield f"broker {victim} died and was removed by force"
+
+
+@fault("orders", (0.2, 2.0), is_light=True)
+def other_settings(target: Target) -> Iterator[str]:
+    """Change a setting of all brokers or of one while they run, and remove it again."""
+    operator, chance = target.operator, target.chance
+    key = chance.choice(sorted(SETTINGS))
+    value = chance.choice(SETTINGS[key])
+    broker_id = chance.choice([None, *target.cluster.broker_ids])
+    answer = operator.give("config", lambda admin: admin.alter_config({key: value}, broker_id=broker_id))
+    try:
+        yield f"{key} = {value} of {broker_id or 'all'}: {answer}"
+    finally:
+        operator.give("config", lambda admin: admin.alter_config(unset=[key], broker_id=broker_id))
 
 
 @fault("orders", (0.0, 0.5), needs_whole=True)
