@@ -132,6 +132,31 @@ async def test_a_lone_broker_may_be_renamed_and_get_other_addresses_and_another_
 
 
 @pytest.mark.long
+async def test_running_clients_follow_brokers_that_all_move_one_after_the_other(nodes: Nodes) -> None:
+    """In the end nobody is at an address that the clients were given."""
+    running = await cluster_of_three(nodes)
+    given = ",".join(node.addresses.client for node in running)
+    await write(running[0], 3)
+    async with Producer(bootstrap_servers=given) as producer, Consumer(bootstrap_servers=given) as consumer:
+        consumer.assign([TopicPartition("flights", 0)])
+        await consumer.seek(TopicPartition("flights", 0), RECORDS)
+        for number, name in enumerate(NAMES):
+            await nodes.stop(running[number])
+            running[number] = await nodes.serve(name, stable_seconds=0.3, **MOVED)
+            for node in running:
+                await until(node)
+                machine = node.view.metadata.state_machine
+                await holds(lambda: machine.node(number + 1).client_address == running[number].addresses.client)  # noqa: B023
+            await (await producer.send("flights", b"%d" % number, partition=0))
+            got: list[bytes | None] = []
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not got:
+                    got += [one.value for found in (await consumer.getmany(timeout_ms=500)).values() for one in found]
+            assert got == [b"%d" % number]
+    assert not set(given.split(",")) & {node.addresses.client for node in running}
+
+
+@pytest.mark.long
 async def test_brokers_that_all_moved_say_whom_they_miss_and_meet_at_a_named_address(nodes: Nodes) -> None:
     """No metadata leader can be told the new addresses, and no broker is at a known one."""
     running = await cluster_of_three(nodes)

@@ -20,7 +20,7 @@ ROWS = {
         _IDENTITY,
         "test_a_lone_broker_may_be_renamed_and_get_other_addresses_and_another_label",
     ),
-    "Another address": (_IDENTITY, "test_swapped_directories_are_each_others_brokers_at_each_others_addresses"),
+    "Another address": (_IDENTITY, "test_running_clients_follow_brokers_that_all_move_one_after_the_other"),
     "All brokers got other addresses": (
         _IDENTITY,
         "test_brokers_that_all_moved_say_whom_they_miss_and_meet_at_a_named_address",
