@@ -4,10 +4,11 @@ import asyncio
 import json
 
 import pytest
-from raftmq import Admin
+from raftmq import Admin, Consumer
 from raftmq.testing import LocalCluster
 
 from sim.history.events import Event
+from tests.e2e.test_growth import consume
 from tests.support.e2e.raftmq_command import raftmq
 from tests.support.e2e.workload import Workload
 
@@ -34,10 +35,19 @@ async def wait_until_free(cluster: LocalCluster) -> None:
 
 
 async def test_a_rolling_restart_of_all_brokers_is_not_noticed_by_clients() -> None:
-    """No error, no duplicate, nothing lost. The longest append is printed: its time depends on the machine."""
+    """No error, no duplicate, nothing lost, neither for a member of a group. The longest append is printed: its time depends on the machine.
+    `tests/sim/cluster/test_rolling_restart.py` limits it in virtual time.
+    """
     async with LocalCluster(brokers=3) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        async with Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload:
+        stopped = asyncio.Event()
+        async with (
+            Workload(cluster.bootstrap_servers, TOPIC, PARTITIONS) as workload,
+            Consumer(
+                TOPIC, group_id="restarts", bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest"
+            ) as member,
+        ):
+            consuming = asyncio.create_task(consume(member, stopped))
             await workload.wait_progress()
             await wait_until_free(cluster)
             planned = await asyncio.to_thread(raftmq, cluster, "cluster", "restart-plan", "--output", "json")
@@ -49,5 +59,8 @@ async def test_a_rolling_restart_of_all_brokers_is_not_noticed_by_clients() -> N
                 await asyncio.to_thread(cluster.restart, broker_id)
                 await wait_until_free(cluster)
                 await workload.wait_progress()
+                assert not consuming.done(), "an error ended the member"
+            stopped.set()
+            assert await consuming > 0
             await workload.check()
             print(f"the longest append took {longest_append_seconds(workload.events):.3f} s")
