@@ -114,6 +114,10 @@ class PeerDirectory:
         """Return whether this node's control channel to that node is up (True for itself)."""
         return node_id == self._registry.node_id or self._transport.is_connected(node_id)
 
+    def stated_addresses(self) -> tuple[str, ...]:
+        """Return the addresses that connected peers state. They may all have moved since this node's metadata was written."""
+        return tuple(self._transport.stated_addresses().values())
+
     def is_any_connected(self) -> bool:
         """Return whether any other node is reachable."""
         return any(self._transport.is_connected(node_id) for node_id in self._addresses)

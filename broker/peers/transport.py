@@ -436,7 +436,7 @@ class PeerTransport:
         self._keep_links()
 
     def _keep_links(self) -> None:
-        addresses = {} if self._is_closed else self._addresses | self._said_addresses()
+        addresses = {} if self._is_closed else self._addresses | self.stated_addresses()
         for (node_id, channel), link in list(self._links.items()):
             if addresses.get(node_id) != link.address:
                 link.close()
@@ -448,7 +448,7 @@ class PeerTransport:
                 if (node_id, channel) not in self._links:
                     self._links[node_id, channel] = Link(self, node_id, channel, address)
 
-    def _said_addresses(self) -> dict[NodeId, str]:
+    def stated_addresses(self) -> dict[NodeId, str]:
         """Return the addresses that connected peers state."""
         said = {
             node_id: inbound.hello.address

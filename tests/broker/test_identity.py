@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shutil
 from collections.abc import Callable
@@ -392,3 +393,31 @@ async def test_a_lone_broker_without_its_disk_forms_another_cluster_that_running
         with pytest.raises(WrongClusterError):
             await (await producer.send("flights", b"after", partition=0))
     await check_records(other)
+
+
+@pytest.mark.long
+async def test_a_broker_announces_itself_to_a_peer_that_it_met_elsewhere(nodes: Nodes) -> None:
+    """It knows only outdated addresses, and nobody else knows its new one."""
+    one, two, three = await cluster_of_three(nodes)
+    await write(one, 3)
+    await nodes.stop(three)
+    await nodes.stop(one)
+    one = await nodes.serve("one", stable_seconds=0.3, **MOVED)
+    await until(one)
+    await nodes.stop(two)
+    two = await nodes.serve("two", stable_seconds=0.3, **MOVED)
+    await until(two)
+    back = nodes.begin("three", stable_seconds=0.3, **MOVED)  # it knows nobody's address, and nobody knows its own
+    await holds(lambda: "--join" in " ".join(one.message for one in back.standing.not_ready_reasons()))
+    with contextlib.suppress(RequestError):  # two asks all that it was told of, as it does while there is no leader
+        await two._bootstrap.seeds.register_once((back.addresses.peer,))
+    for _ in range(50):  # let the other one lead the metadata
+        if one.view.metadata.core.role.name == "LEADER":
+            break
+        if two.view.metadata.core.role.name == "LEADER":
+            two.view.transfer_leadership(two.view.metadata, one.view.metadata.core.replica_id)
+        await asyncio.sleep(0.2)
+    assert one.view.metadata.core.role.name == "LEADER"
+    await holds(lambda: back.view.is_connected(two.view.node_id))
+    await until(back)
+    await check_records(back)
