@@ -43,6 +43,8 @@ class PeerBoots:
         self._write = write
         self._boots_max = limits.known_boots_max
         self._known = {uuid: Boot(number, mark) for uuid, (number, mark) in registry.known_boots().items()}
+        self._processes: dict[str, bytes] = {}
+        """The process that stated the latest boot itself, by uuid. Absent if metadata stated it."""
         self._under_way: dict[str, Future[object]] = {}
         """Boots that are not durable yet, by uuid."""
 
@@ -74,9 +76,14 @@ class PeerBoots:
         has_failed = under_way is not None and _has_failed(under_way)
         if self._known.get(uuid) != boot or has_failed:
             self._store(uuid, boot)
+        self._processes[uuid] = hello.process
         under_way = self._under_way.get(uuid)
         # a caller may give up waiting, but the write continues, because others wait for it or rely on it
         return asyncio.shield(asyncio.wrap_future(under_way)) if under_way is not None else None
+
+    def is_of_latest_process(self, hello: Hello) -> bool:
+        """Return whether the process of a greeting also stated the latest boot, because it renewed its mark since."""
+        return bool(hello.process) and self._processes.get(hello.uuid) == hello.process
 
     def on_registered(self, nodes: Iterable[NodeView]) -> None:
         """Store the boots of registered nodes that no greeting has brought: a node that renews its mark greets nobody again.
@@ -89,6 +96,7 @@ class PeerBoots:
 
     def _store(self, uuid: str, boot: Boot) -> None:
         self._known.pop(uuid, None)
+        self._processes.pop(uuid, None)
         dropped = self._evict_one()
         self._known[uuid] = boot
         self._under_way[uuid] = self._write(self._registry.remember_boot, uuid, boot.number, boot.mark, dropped)
@@ -106,6 +114,7 @@ class PeerBoots:
         strangers = (uuid for uuid in self._known if machine is None or machine.node_by_uuid(uuid) is None)
         dropped = next(strangers, next(iter(self._known)))
         del self._known[dropped]
+        self._processes.pop(dropped, None)
         self._under_way.pop(dropped, None)
         return dropped
 

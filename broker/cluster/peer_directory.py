@@ -198,6 +198,10 @@ class PeerDirectory:
         if not cluster_id:
             return NOT_FORMED_REASON
         if hello.cluster_id != cluster_id:
+            self.other_clusters.record(
+                hello.address or "an unknown address",
+                f"it is of cluster {hello.cluster_id} and connects to this broker",
+            )
             return f"{OTHER_CLUSTER} {cluster_id}, not {hello.cluster_id}"
         if hello.target_node_id != node_id:
             return f"this is broker {node_id}, not {hello.target_node_id}"
@@ -207,15 +211,12 @@ class PeerDirectory:
         stranger = _stranger(replica.state_machine, hello) if replica is not None else None
         return stranger or self._stale(hello)
 
-    def on_refused(self, hello: Hello, reason: str) -> None:
-        """Record a connection that was refused because its sender is of another cluster, or because its data directory is stale."""
-        address = hello.address or "an unknown address"
-        if reason.startswith(OTHER_CLUSTER):
-            said = f"it is of cluster {hello.cluster_id} and connects to this broker"
-            self.other_clusters.record(address, said)
-        elif reason.startswith(STALE_DIRECTORY) and self._is_member(hello.uuid, hello.node_id):
-            said = f"a process at {address} was refused: {reason.removeprefix(STALE_DIRECTORY + ': ')}"
-            self._refused[NodeId(hello.node_id)] = (hello.uuid, said)
+    def is_current(self, hello: Hello) -> bool:
+        """Return whether the greeting of a connected node still counts: the node is a member, and its directory has not begun another process."""
+        replica = self._metadata.replica
+        if replica is not None and _stranger(replica.state_machine, hello) is not None:
+            return False
+        return self.boots.is_of_latest_process(hello) or self.boots.contradiction(hello.uuid, hello.lineage) is None
 
     def contradiction(self, hello: Hello) -> str | None:
         """Return why the sender's data directory contradicts its known lineage, or None if it does not."""
@@ -226,7 +227,12 @@ class PeerDirectory:
         if defect is not None:
             return f"malformed lineage: {defect}"
         stale = self.boots.contradiction(hello.uuid, hello.lineage)
-        return f"{STALE_DIRECTORY}: {stale}" if stale is not None else None
+        if stale is None:
+            return None
+        if self._is_member(hello.uuid, hello.node_id):
+            said = f"a process at {hello.address or 'an unknown address'} was refused: {stale}"
+            self._refused[NodeId(hello.node_id)] = (hello.uuid, said)
+        return f"{STALE_DIRECTORY}: {stale}"
 
     def _is_member(self, uuid: str, node_id: int) -> bool:
         """Return whether metadata knows the directory with this uuid as that broker's."""

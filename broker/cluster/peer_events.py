@@ -45,9 +45,9 @@ class PeerEvents:
         """See `PeerHandler`."""
         return self._peers.refusal(hello)
 
-    def on_refused(self, hello: Hello, reason: str) -> None:
+    def is_current(self, hello: Hello) -> bool:
         """See `PeerHandler`."""
-        self._peers.on_refused(hello, reason)
+        return self._peers.is_current(hello)
 
     def contradiction(self, hello: Hello) -> str | None:
         """See `PeerHandler`."""

@@ -118,8 +118,8 @@ class PeerHandler(Protocol):
         """Return why an inbound connection is refused, or None to accept it."""
         ...
 
-    def on_refused(self, hello: Hello, reason: str) -> None:
-        """Handle that an inbound connection was refused for a reason that `refusal` returned."""
+    def is_current(self, hello: Hello) -> bool:
+        """Return whether the greeting of a connected node still counts: the node would not be refused now, unless it renewed its mark since."""
         ...
 
     def contradiction(self, hello: Hello) -> str | None:
@@ -169,7 +169,7 @@ class Transport(Protocol):
     def set_peers(self, addresses: dict[NodeId, str]) -> None:
         """Keep connections to these peers at these addresses, and to connected peers at the addresses that they state.
 
-        A node's own statement takes precedence unless the node would now be refused. This node's metadata may be too old to
+        A node's own statement takes precedence unless its greeting is outdated. This node's metadata may be too old to
         contain it or its move, and every node that could send newer metadata may be waiting for answers.
         """
         ...

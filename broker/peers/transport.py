@@ -175,10 +175,7 @@ class _Inbound(FrameProtocol):
             except ValueError as error:
                 return f"your peer address {error}"
         refusal = self._server.handler.refusal(hello)
-        if refusal is not None:
-            self._server.handler.on_refused(hello, refusal)
-            return refusal
-        return self._server.rivalry(NodeId(hello.node_id), hello.uuid, hello.process)
+        return refusal or self._server.rivalry(NodeId(hello.node_id), hello.uuid, hello.process)
 
     def on_frame_error(self, error: FrameError) -> None:
         self._server.say_refused(error)
@@ -454,7 +451,7 @@ class PeerTransport:
             node_id: inbound.hello.address
             for (node_id, channel), inbound in self._inbound.items()
             if channel is Channel.CONTROL and inbound.hello is not None and inbound.hello.address
-            and self.handler.refusal(inbound.hello) is None
+            and self.handler.is_current(inbound.hello)
         }  # fmt: skip
         for stranger in [node_id for node_id in said if node_id not in self._addresses][
             self.limits.peer_strangers_max :

@@ -126,6 +126,28 @@ async def test_a_peer_of_another_cluster_or_identity_is_refused(changes, reason)
     assert refusal is None if reason is None else reason in refusal
 
 
+async def test_the_greeting_of_a_process_counts_until_another_one_begins():
+    """Its renewed mark may be greeted on another channel. The address that it stated before may be the only right one that this node knows."""
+    async with running() as node:
+        await node.register(2, "uuid-2")
+        peers = directory(node.metadata)[0]
+        first = hello(boot=1, marks=b"mark")
+        renewed = hello(boot=2, marks=b"marknext", process_mark=b"mark")
+        restarted = hello(boot=3, marks=b"marknextmore")
+        peers.boots.remember(first)
+        assert peers.is_current(first)
+        peers.boots.remember(renewed)
+        assert (peers.is_current(first), peers.is_current(renewed)) == (True, True)
+        assert "its boot 2 has been seen" in (peers.refusal(first) or ""), "a new connection is refused"
+        peers.boots.remember(restarted)
+        assert (peers.is_current(renewed), peers.is_current(restarted)) == (False, True)
+        me = SimpleNamespace(uuid="uuid-2", boot=4, boot_mark=b"last")
+        peers.boots.on_registered([me])
+        assert not peers.is_current(restarted), "metadata has the address that was registered with boot 4"
+        assert not peers.is_current(hello(node_id=3))
+        assert peers.is_current(hello(uuid="unknown here", node_id=9))
+
+
 def test_a_node_without_a_cluster_admits_no_peer():
     peers = directory(registry=Registry(cluster_id=""))[0]
     assert "no cluster" in peers.refusal(hello())

@@ -257,7 +257,7 @@ async def test_a_connected_node_that_would_now_be_refused_is_not_dialled():
         at_one.address = address_of_one
         one.set_peers({2: address})
         assert await asyncio.wait_for(at_two.events.get(), 5) == ("up", 1)
-        at_two.refusal = lambda hello: "it was removed"
+        at_two.outdated.add("uuid-1")
         two.set_peers({})
         assert two.connections() == {}
         assert await asyncio.wait_for(at_two.events.get(), 5) == ("down", 1)

@@ -24,6 +24,7 @@ class Recorder:
         self.events = asyncio.Queue()
         self.lost_snapshots = asyncio.Queue()
         self.stale = {}
+        self.outdated = set()
         self.remembering = {}
         self.stale_said = asyncio.Queue()
         self.others_met = asyncio.Queue()
@@ -51,8 +52,8 @@ class Recorder:
     def refusal(self, hello):
         return None if hello.cluster_id == self.cluster_id else "another cluster"
 
-    def on_refused(self, hello, reason):
-        pass
+    def is_current(self, hello):
+        return hello.uuid not in self.outdated
 
     def on_frame(self, node_id, frame_type, body):
         self.frames.put_nowait((node_id, frame_type, bytes(body)))
