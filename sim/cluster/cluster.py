@@ -525,6 +525,14 @@ class Cluster:
         self.trace(f"{machine.name} has its disk of boot {disk.node().boot} again")
         self.start(machine)
 
+    def swap_disks(self, one: Machine, other: Machine) -> None:
+        """Exchange the disks of two machines that are down, and what the operator configures for them."""
+        for name in ("disk", "wiped_node_id", "has_new_disk", "is_given_up"):
+            mine, its = getattr(one, name), getattr(other, name)
+            setattr(one, name, its)
+            setattr(other, name, mine)
+        self.trace(f"{one.name} and {other.name} exchange their disks")
+
     def replace_disk(self, machine: Machine) -> None:
         """Replace the machine's disk by an empty one. Without `wiped_node_id` the broker will join as a new node."""
         self.crash(machine, is_power_cut=True)

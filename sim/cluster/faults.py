@@ -401,6 +401,46 @@ class Nemesis:
 
             self._later(0.5, 2.0, undo)
 
+    def _swap(self) -> None:
+        """Exchange the disks of two machines. Each broker goes on at the other's addresses and under its host label.
+
+        As the guide says, an operator waits before until every broker runs and knows where the others are.
+        """
+        if not self._all_know_the_addresses():
+            return
+        machines = [
+            machine
+            for machine in self._running()
+            if machine.node is not None
+            and machine.node.view.node_id
+            and not machine.is_barred
+            and machine.name not in self._retiring
+            and not (machine is self._victim and self._may_lose())  # its damage is known by the name of the machine
+        ]
+        if len(machines) < 2:
+            return
+        pair = self._rng.sample(machines, 2)
+        for machine in pair:
+            self._cluster.crash(machine, is_power_cut=self._rng.random() < 0.3)
+        self._cluster.swap_disks(*pair)
+        self._did("swap", f"{pair[0].name} and {pair[1].name}")
+        for machine in pair:
+            self._later(0.05, 1.0, partial(self._cluster.start, machine))
+
+    def _all_know_the_addresses(self) -> bool:
+        """Return whether every broker is ready and knows the present addresses of all."""
+        nodes = {
+            machine.name: machine.node
+            for machine in self._cluster.machines.values()
+            if machine.process is not None and machine.process.is_ready and machine.node is not None
+        }
+        return len(nodes) == len(self._cluster.machines) and all(
+            (view := node.view.metadata.state_machine.node(other.view.node_id)) is not None
+            and view.peer_address == f"{name}:9401"
+            for node in nodes.values()
+            for name, other in nodes.items()
+        )
+
     def _flip(self) -> None:
         flipped = self._victim.disk.flip_byte(self._rng)
         if flipped is not None:

@@ -135,6 +135,8 @@ class Options:
     """Share of the pauses between two heartbeats of a member that take about as long as a session."""
     stalls_reads: bool = False
     """Whether the reads of a stalled disk, and the writes of its registry, often stall, too."""
+    swap: int = 0
+    """Two machines exchange their disks, so two brokers get each other's addresses and host labels."""
     move_rate: int = 0
     """Bytes per second that an operator allows for moves from the beginning, or 0 for no such order."""
 
@@ -160,7 +162,7 @@ FAULTS = (
     "kill", "power_cut", "kill_all", "stop", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk",
     "stall_disk", "full_disk", "full_map", "clock_jump", "wrong_clock", "sleep_all", "replace_replica", "move_replicas", "add_machine", "flip", "wipe",
     "remove_node", "freeze_client", "defect", "stale_copy", "operate", "all_down", "recover", "reshape",
-    "retire_node", "renewed_copy", "stuck_growth", "configure", "overtake", "fail_commit",
+    "retire_node", "renewed_copy", "stuck_growth", "configure", "overtake", "fail_commit", "swap",
 )  # fmt: skip
 """The names of all faults, which are also the names of their weights."""
 

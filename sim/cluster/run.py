@@ -151,6 +151,8 @@ OVERTAKING_SHARE = 0.1
 """Share of the seeds in which leaders are overtaken while a follower installs their snapshot."""
 RARITIES_SHARES = {"fail_commit": 0.25, "late_share": 0.5, "move_rate": 0.3}
 """Shares of the seeds in which commits fail, members are late, and an operator sets a rate of moves."""
+SWAPS_SHARE = 0.15
+"""Share of the seeds in which machines exchange their disks."""
 RECOVERIES_SHARE = 0.15
 """Share of the seeds in which partitions lose their majority."""
 RESHAPES_SHARE = 0.2
@@ -195,6 +197,13 @@ def _with_settings(seed: int, options: Options) -> Options:
     rng = random.Random(f"settings of {seed}")
     is_drawn = seed >= FIRST_WITH_ORDERS and rng.random() < SETTINGS_SHARE
     return replace(options, configure=rng.randrange(1, 5)) if is_drawn else options
+
+
+def _with_swaps(seed: int, options: Options) -> Options:
+    """Add disks that are exchanged, drawn from a stream of their own."""
+    rng = random.Random(f"swaps of {seed}")
+    is_drawn = seed >= FIRST_WITH_ORDERS and rng.random() < SWAPS_SHARE
+    return replace(options, swap=rng.randrange(2, 6)) if is_drawn else options
 
 
 def _with_overtaking(seed: int, options: Options) -> Options:
@@ -261,7 +270,7 @@ class Simulation:
             self.options = replace(self.options, all_down=self.queue_options.all_down)
         if options is None and not build.option_overrides:
             self.options = _with_settings(seed, _with_growth(seed, _with_orders(seed, self.options)))
-            self.options = _with_overtaking(seed, _with_rarities(seed, self.options))
+            self.options = _with_overtaking(seed, _with_swaps(seed, _with_rarities(seed, self.options)))
         self.is_upgraded = is_upgraded(seed) if build.is_upgraded is None else build.is_upgraded
         if self.is_upgraded:  # the operator of an upgrade waits for every broker
             self.options = replace(self.options, stuck_growth=0)

@@ -36,6 +36,7 @@ MARKS = {
     "add_machine": "boots",
     "reshape": "leaders",
     "retire_node": "boots",
+    "swap": "boots",
     "defect": "defects_noted",
 }
 """Fault -> the count that it increases."""
