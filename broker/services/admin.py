@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions.kinds import LOG, require_offered
 from raftmq.broker.partitions.partition import Partition
@@ -291,6 +292,7 @@ class AdminService:
 
     async def _refresh(self, revision: int, call: Call) -> bool:
         """Return whether a quorum confirmed the newest metadata. Without a metadata leader this node's own metadata is still worth returning."""
+        self._check_member()
         await self._locator.wait_revision(revision, call.deadline)
         try:
             await self._locator.confirm_metadata(min(call.deadline, self._host.loop.time() + _CONFIRM_SECONDS))
@@ -301,12 +303,23 @@ class AdminService:
     # ------------------------------------------------------------------------------------------------ cluster
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest, call: Call) -> pb.DescribeClusterResponse:
-        """Return the cluster as this node sees it, and on request its health according to all reachable nodes."""
+        """Return the cluster as this node sees it, and on request its health according to all reachable nodes.
+
+        Raises:
+            RequestError: NOT_READY if this node was removed.
+        """
+        self._check_member()
         gathered = await self._health.gather(call) if request.with_health else None
         response = self._describe_cluster()
         if gathered is not None:
             _add_health(response, gathered)
         return response
+
+    def _check_member(self) -> None:
+        """Raise NOT_READY if this node was removed: it learns of no change, and the others answer it nothing. A client asks another one."""
+        for reason, message in self._host.standing.not_ready_reasons():
+            if reason is Reason.REMOVED:
+                raise RequestError(pb.NOT_READY, f"broker {self._host.node_id}: {message}", retry_after_ms=100)
 
     def _describe_cluster(self) -> pb.DescribeClusterResponse:
         host, group, metadata = self._host, self._host.metadata, self._metadata

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from raftmq.broker.base.limits import Limits
+from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.fsm.metadata_commands import DeleteTopic, Done, RemoveNode
 from raftmq.proto import queue_pb2 as pb
@@ -320,6 +321,25 @@ async def test_the_cluster_is_described_as_this_node_sees_it():
         assert (first.is_metadata_voter, first.is_connected) == (True, True)
         assert (second.is_metadata_voter, second.is_connected) == (False, False)
         assert second.broker.address == "node-2:9400"
+
+
+@pytest.mark.parametrize(
+    "describe",
+    [
+        lambda node: node.admin.describe_cluster(pb.DescribeClusterRequest(), node.call()),
+        lambda node: node.admin.describe_cluster(pb.DescribeClusterRequest(with_health=True), node.call()),
+        lambda node: node.admin.describe_topic(pb.DescribeTopicRequest(name="flights"), node.call()),
+        lambda node: node.admin.list_topics(pb.ListTopicsRequest(), node.call()),
+    ],
+)
+async def test_a_removed_broker_describes_nothing(describe):
+    """The others answer it nothing, so it reported an outage of everything. It also learns of no later change."""
+    async with running() as node:
+        await node.topic("flights")
+        node.reasons = [NotReady(Reason.REMOVED, "this data directory was removed from the cluster")]
+        error = await _refused(describe(node))
+        assert error.code == pb.NOT_READY, "a client asks another broker"
+        assert str(error) == "broker 1: this data directory was removed from the cluster"
 
 
 async def test_replicas_go_to_nodes_that_are_reachable_while_there_are_enough():
