@@ -327,6 +327,7 @@ class RaftCore(Election):
             self._applying_bytes -= self._applying_parts.popleft()[1]
         self._apply_memberships(index)
         self._maybe_leave_joint()
+        self._maybe_campaign_after_change()
         check_core(self)
 
     def entries_fetched(self) -> None:

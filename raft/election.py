@@ -194,10 +194,27 @@ class Election(Reconfiguration):
             return
         self.log.commit_to(commit_index)
         if self.role is not Role.FOLLOWER and self.log.has_committed_membership:
-            # This candidate counts votes of a configuration that is no longer the newest. It applies the change, then asks again.
+            # This candidate counts votes of a configuration that is no longer the newest. It applies the change, then asks again:
+            # immediately, if a leader hands over to it.
+            campaign_until = self._campaign_until
             self._become_follower(self.term, NO_REPLICA)
+            self._campaign_until = campaign_until
 
     def _on_timeout_now(self, _message: TimeoutNow) -> None:
-        """Campaign immediately for a leader that hands over: no pre-vote, and with the flag that passes stickiness (thesis 3.10)."""
-        if self.role is not Role.LEADER and self._can_campaign():
+        """Campaign immediately for a leader that hands over: no pre-vote, and with the flag that passes stickiness (thesis 3.10).
+
+        If a committed change of membership is not active yet, campaign when it is. A leader that was removed hands over right after the
+        change is committed.
+        """
+        if self.role is Role.LEADER:
+            return
+        if self._can_campaign():
+            self._become_candidate(is_transfer=True)
+        elif not self.log.has_committed_membership:
+            return
+        self._campaign_until = self.ticks.now + self.settings.election_ticks
+
+    def _maybe_campaign_after_change(self) -> None:
+        """Start the campaign that a leader wanted, unless it has given the transfer up in the meantime."""
+        if self._campaign_until > self.ticks.now and self.role is Role.FOLLOWER and self._can_campaign():
             self._become_candidate(is_transfer=True)

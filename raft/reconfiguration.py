@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from raftmq.raft.entry import EntryKind, Proposal
 from raftmq.raft.following import Following
+from raftmq.raft.leadership import Leadership
 from raftmq.raft.membership import (
     Membership,
     MembershipChange,
@@ -22,7 +23,7 @@ from raftmq.raft.membership import (
     encode_change,
 )
 from raftmq.raft.ready import Appended, RefusalReason, Refused
-from raftmq.types import NO_REPLICA
+from raftmq.types import NO_REPLICA, ReplicaId
 
 _LEAVE = MembershipChange(steps=())
 
@@ -111,6 +112,12 @@ class Reconfiguration(Following):
             return
         self._switch_membership(target)
 
+    @staticmethod
+    def _furthest(leadership: Leadership, membership: Membership) -> ReplicaId | None:
+        """Return the voter of a configuration whose log goes furthest, as far as its leader knows."""
+        voters = [voter for voter in membership.voters if voter in leadership.progress]
+        return max(voters, key=lambda voter: leadership.progress[voter].match_index, default=None)
+
     def _switch_membership(self, membership: Membership) -> None:
         check_membership(membership)
         self.membership = membership
@@ -119,8 +126,12 @@ class Reconfiguration(Following):
             return
         self._flush(leadership)
         if self.replica_id not in membership.voters and self.replica_id not in membership.outgoing:
-            # Removed or demoted, this leader led until the change was committed and announced. From now on it has no vote.
+            # Removed or demoted, this leader led until the change was committed and announced. From now on it has no vote. The others
+            # need not notice that by a timeout: a voter that holds the change campaigns.
+            heir = self._furthest(leadership, membership)
             self._become_follower(self.term, NO_REPLICA)
+            if heir is not None:
+                self._send_timeout_now(heir)
             return
         self._sync_progress(leadership, membership)
         # The quorum may have become smaller, so that the present acknowledgements may be enough for entries and for reads.

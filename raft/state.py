@@ -71,6 +71,7 @@ class CoreState:
         "_applying_bytes",
         "_applying_membership",
         "_applying_parts",
+        "_campaign_until",
         "_commit_due",
         "_confirmed_reads",
         "_done_sequence",
@@ -195,6 +196,8 @@ class CoreState:
         """The tick at which a leader was heard, a vote was granted or the role began. A leader does not use it."""
         self._failed_pre_votes: int = 0
         """Consecutive pre-votes without success. Each doubles the timeout, up to `pre_vote_backoff_max` times its length."""
+        self._campaign_until: int = 0
+        """Until this tick, a leader hands over to this replica, which campaigns again when it has applied a change of membership. 0: none does."""
         self._timeout_ticks: int = 0
         """The election timeout of this role and term, drawn at random."""
         self._roll_timeout()
@@ -298,6 +301,7 @@ class CoreState:
         self.campaign_due = False
         self.heartbeat_due = False
         self._heard_at = self.ticks.now
+        self._campaign_until = 0
         self.ticks.changes += 1
         self._votes.clear()
         self._roll_timeout()
@@ -319,7 +323,9 @@ class CoreState:
             violated("one_leader_per_term", term=self.term, leader_id=self.leader_id, other=leader_id)
         if self.role is not Role.FOLLOWER:
             self._become_follower(self.term, leader_id)
-        self.leader_id = leader_id
+        if self.leader_id != leader_id:
+            self.leader_id = leader_id
+            self._campaign_until = 0
         self._heard_at = self.ticks.now
         self.campaign_due = False
         if self._failed_pre_votes:

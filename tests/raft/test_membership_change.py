@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.membership import MembershipOp, decode_change, encode_change
-from raftmq.raft.messages import AppendRequest, AppendResponse, VoteRequest
+from raftmq.raft.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
@@ -296,6 +296,85 @@ def test_a_removed_leader_leads_until_the_change_is_committed_then_steps_down() 
     assert cluster.leaders() in ([2], [3])
     leader.tick(500)
     assert not leader.campaign_due, "it is nobody's voter"
+
+
+def test_a_removed_leader_has_a_voter_campaign_that_holds_the_change() -> None:
+    """Without that, each move of a partition off its leader was an outage of an election timeout, and no client could write."""
+    cluster = Cluster(1, 2, 3, 4)
+    cluster.elect(1)
+    cluster.isolate(2)
+    cluster.propose(1, b"a")
+    cluster.pump()
+    cluster.change(1, (REMOVE, 1))
+    cluster.pump()
+    assert cluster.leaders() == [3]
+    assert (cluster[3].term, cluster[3].membership) == (7, membership(2, 3, 4))
+
+
+def test_without_the_message_of_a_removed_leader_the_others_elect_after_a_timeout() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.is_lost = lambda message: isinstance(message, TimeoutNow)
+    cluster.change(1, (REMOVE, 1))
+    cluster.pump()
+    assert cluster.leaders() == []
+    cluster.live(60)
+    assert cluster.leaders() in ([2], [3])
+
+
+def test_the_only_replica_that_is_exchanged_hands_over_immediately() -> None:
+    cluster = Cluster(1)
+    cluster.elect(1)
+    cluster.add(2, is_empty=True)
+    cluster.change(1, (LEARN, 2))
+    cluster.pump()
+    cluster.tick(2)
+    cluster.change(1, (ADD, 2), (REMOVE, 1))
+    cluster.pump()
+    assert cluster.leaders() == [2]
+    assert cluster[2].membership == membership(2)
+
+
+def test_a_voter_that_learns_of_the_change_by_its_campaign_repeats_it_immediately() -> None:
+    """The message of the removed leader overtook the news that the change is committed. They use different connections."""
+    cluster = Cluster(1)
+    cluster.elect(1)
+    cluster.add(2, is_empty=True)
+    cluster.change(1, (LEARN, 2))
+    cluster.pump()
+    cluster.tick(2)
+    cluster.is_lost = lambda message: isinstance(message, AppendRequest) and not message.entries
+    cluster.change(1, (ADD, 2), (REMOVE, 1))
+    cluster.pump()
+    assert cluster.leaders() == [2]
+    assert (cluster[2].term, cluster[2].membership) == (8, membership(2))
+
+
+def test_a_voter_that_must_apply_a_change_first_campaigns_when_it_has() -> None:
+    cluster = Cluster(1, 2)
+    cluster.elect(1)
+    cluster.nodes[2].holds_applies = True
+    cluster.change(1, (REMOVE, 1))
+    cluster.pump()
+    assert cluster.leaders() == []
+    cluster.finish_applies(2)
+    cluster.pump()
+    assert cluster.leaders() == [2]
+
+
+def test_a_voter_that_applies_a_change_too_late_does_not_campaign() -> None:
+    """The leader took proposals again after an election timeout."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.nodes[2].holds_applies = True
+    cluster.change(1, (REMOVE, 3))
+    cluster.pump()
+    cluster[1].transfer_leader(ReplicaId(2))
+    cluster.pump()
+    cluster.tick(SETTINGS.election_ticks)
+    cluster.finish_applies(2)
+    cluster.pump()
+    assert cluster.leaders() == [1]
 
 
 def test_a_demoted_leader_steps_down_and_stays_a_learner() -> None:
