@@ -50,6 +50,7 @@ from raftmq.broker.services.damage_reporter import DamageReporter
 from raftmq.broker.services.forwarder import PeerForwarder
 from raftmq.broker.shutdown import Shutdown
 from raftmq.errors import InvariantError, UnsupportedDataError
+from raftmq.fsm.metadata_nodes import DRAINING
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.errors import DamagedReplicaError
@@ -306,7 +307,9 @@ class Node:
         log.info("broker_stopping", broker_id=self.view.node_id)
         end = Shutdown(self.loop, self.timing.shutdown_seconds)
         seconds_max = min(_LEADERSHIP_DRAIN_SECONDS_MAX, end.seconds_left / 2)
-        draining = drain_leadership(self.engine, self._peers.is_connected, self._peers.is_any_connected, seconds_max)
+        draining = drain_leadership(
+            self.engine, self._peers.is_connected, self._peers.is_any_connected, seconds_max, self._is_emptied
+        )
         await end.phase("leadership_drain", draining, 2 * seconds_max)
         self.supervisor.cancel()
         bringing_up = self.replicas.close()
@@ -318,6 +321,11 @@ class Node:
         self.watchdog.stop()
         self.gc_pauses.stop()
         end.finish(self.config.data_dir, self._parts.end_process)
+
+    def _is_emptied(self, node_id: NodeId) -> bool:
+        replica = self._metadata.replica
+        node = replica.state_machine.node(node_id) if replica is not None else None
+        return node is not None and node.state == DRAINING
 
     # ------------------------------------------------------------------------------------------------ metadata and replicas
 

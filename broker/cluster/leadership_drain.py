@@ -17,20 +17,28 @@ _LOOK_SECONDS = 0.05
 
 
 async def drain_leadership(
-    engine: Engine, is_connected: Callable[[NodeId], bool], is_anyone_there: Callable[[], bool], seconds_max: float
+    engine: Engine,
+    is_connected: Callable[[NodeId], bool],
+    is_anyone_there: Callable[[], bool],
+    seconds_max: float,
+    is_emptied: Callable[[NodeId], bool] = lambda _: False,
 ) -> None:
     """Transfer every led group to its furthest connected voter, and wait until they lead, for at most `seconds_max`.
 
-    A group without another voter keeps its leader, and so do all groups if no peer is reachable. A node that returns a leadership stops,
-    too. It is offered no further one, and a group that only such nodes could take stays. So nodes that stop together do not transfer their
-    groups back and forth.
+    A group without another voter keeps its leader, and so do all groups if no peer is reachable. A node that is being emptied gets only the
+    groups that no other node can take. A node that returns a leadership stops, too. It is offered no further one, and a group that only such
+    nodes could take stays. So nodes that stop together do not transfer their groups back and forth.
     """
     deadline = engine.loop.time() + seconds_max
     offered: dict[GroupId, tuple[Term, NodeId]] = {}
     returning: set[NodeId] = set()
 
     def offer_again(replica: Replica[StateMachine]) -> None:
-        target = offer(engine, replica, lambda node_id: node_id not in returning and is_connected(node_id))
+        def may_take(node_id: NodeId) -> bool:
+            return node_id not in returning and is_connected(node_id)
+
+        target = offer(engine, replica, lambda node_id: may_take(node_id) and not is_emptied(node_id))
+        target = target or offer(engine, replica, may_take)
         if target is not None:
             offered[replica.group_id] = replica.term, target
 

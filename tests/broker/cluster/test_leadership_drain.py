@@ -26,6 +26,32 @@ async def test_every_led_group_has_another_leader_before_the_node_goes():
             await (await cluster.leader(group_id, among=[2, 3])).propose([data(1)])[1]
 
 
+async def test_a_broker_that_is_being_emptied_gets_only_the_groups_that_no_other_can_take():
+    """It gave its leaderships away a moment ago, perhaps to the broker that stops now, and offers none again for 10 s."""
+    async with EngineCluster() as cluster:
+        for group_id in GROUPS:
+            cluster.create_group(group_id)
+        for group_id in GROUPS:
+            leader = await cluster.leader(group_id)
+            await leader.propose([data(0)])[1]
+            if leader.replica_id != 1:
+                leader.core.transfer_leader(1)
+                cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
+                await cluster.leader(group_id, among=[1])
+        async with asyncio.timeout(5):
+            await drain_leadership(
+                cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0, lambda node_id: node_id == 2
+            )
+        for group_id in GROUPS:
+            await cluster.leader(group_id, among=[3])
+        async with asyncio.timeout(5):
+            await drain_leadership(
+                cluster.nodes[3].engine, lambda node_id: node_id == 2, lambda: True, 5.0, lambda node_id: node_id == 2
+            )
+        for group_id in GROUPS:
+            await cluster.leader(group_id, among=[2])
+
+
 async def test_a_drain_ends_immediately_without_reachable_peers():
     async with EngineCluster() as cluster:
         cluster.create_group(1)
