@@ -246,6 +246,8 @@ class TopologyService:
     async def watch(self, request: pb.WatchRequest, call: Call) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """Yield the full table, then changes until the client leaves or the node stops.
 
+        A node that was removed learns of no later change. It ends the watch, so that the client watches another node.
+
         Raises:
             RequestError: WRONG_CLUSTER if the client knows another cluster; NOT_FORMED; NOT_READY; THROTTLED.
         """
@@ -254,12 +256,12 @@ class TopologyService:
         feed.enter()
         try:
             feed.refresh()
-            number = feed.number
+            number, is_last = feed.number, self._is_removed()
             yield feed.full()
-            while not self._stopping.done():
+            while not is_last and not self._stopping.done():
                 if not await self._next(number):
                     return
-                updates = feed.after(number)
+                updates, is_last = feed.after(number), self._is_removed()
                 if updates is None:
                     feed.refresh()
                     number = feed.number
@@ -270,6 +272,10 @@ class TopologyService:
                     yield update
         finally:
             feed.leave()
+
+    def _is_removed(self) -> bool:
+        own = self._host.known_metadata.node(self._host.node_id)
+        return own is not None and own.state == "removed"
 
     async def _next(self, number: int) -> bool:
         """Wait for an update after `number`. Return False if the node stops or the feed failed, after which the client reconnects."""

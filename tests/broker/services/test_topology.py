@@ -8,7 +8,15 @@ import random
 import pytest
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services import topology
-from raftmq.fsm.metadata_commands import CreateTopic, DeleteTopic, PartitionPlan, RemoveReplica, SetReplicas
+from raftmq.fsm.metadata_commands import (
+    CreateTopic,
+    DeleteTopic,
+    PartitionPlan,
+    RemoveNode,
+    RemoveReplica,
+    SetMetadataMembership,
+    SetReplicas,
+)
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import METADATA_GROUP_ID, GroupId, NodeId, Term
 
@@ -273,3 +281,21 @@ async def test_shutdown_ends_every_watch():
         await asyncio.sleep(0)
         node.topology.begin_shutdown()
         assert await asyncio.wait_for(waiting, 10) is None
+
+
+async def test_a_removed_broker_sends_its_removal_and_ends_every_watch():
+    """It learns of no later change, so its watchers must go to another broker, whose address they have now."""
+    async with running() as node:
+        await node.register(1, "uuid-1")
+        await node.register(2, "uuid-2")
+        other = node.metadata.state_machine.node(2).metadata_replica_id
+        await node._metadata(SetMetadataMembership((other,), node.metadata.state_machine.revision))
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        await node._metadata(RemoveNode(1))
+        assert [broker.broker_id for broker in (await _next(watch)).brokers] == [2]
+        with pytest.raises(StopAsyncIteration):
+            await _next(watch)
+        late = [update async for update in node.topology.watch(pb.WatchRequest(), node.call())]
+        assert [update.is_full for update in late] == [True], "a client that knows no other broker learns of them"
+        assert node.topology.watchers == 0
