@@ -50,6 +50,9 @@ class _Handler:
     def refusal(self, hello: Hello) -> str | None:
         return None
 
+    def is_current(self, hello: Hello) -> bool:
+        return True
+
     def on_frame(self, node_id: int, frame_type: FrameType, body: memoryview) -> None:
         self.received += 1
         bytes(body)  # as a receiver of entries does

@@ -8,7 +8,7 @@ from raftmq import Admin, Consumer
 from raftmq.testing import LocalCluster
 
 from sim.history.events import Event
-from tests.e2e.test_growth import consume
+from tests.e2e.test_growth import assert_each_once, consume
 from tests.support.e2e.raftmq_command import raftmq
 from tests.support.e2e.workload import Workload
 
@@ -61,6 +61,6 @@ async def test_a_rolling_restart_of_all_brokers_is_not_noticed_by_clients() -> N
                 await workload.wait_progress()
                 assert not consuming.done(), "an error ended the member"
             stopped.set()
-            assert await consuming > 0
+            assert_each_once(await consuming, PARTITIONS)
             await workload.check()
             print(f"the longest append took {longest_append_seconds(workload.events):.3f} s")
