@@ -509,14 +509,21 @@ class RaftCore(Election):
             )
         ]
 
-    def furthest_voter(self, is_reachable: Callable[[ReplicaId], bool]) -> ReplicaId | None:
+    def furthest_voter(
+        self, is_reachable: Callable[[ReplicaId], bool], load_of: Callable[[ReplicaId], int] = lambda _: 0
+    ) -> ReplicaId | None:
         """Leader only: return the other reachable voter whose log goes furthest, to lead next, or None if no voter is reachable.
 
-        A learner may be further ahead and cannot lead. Among equals the target of a transfer that runs is preferred.
+        A learner may be further ahead and cannot lead. Among equals the target of a transfer that runs is preferred, then the one with the
+        lowest load.
         """
         voters = [voter for voter in self.membership.voters if voter != self.replica_id and is_reachable(voter)]
         transferee = NO_REPLICA if self.leadership is None else self.leadership.transferee
-        return max(voters, key=lambda voter: (self.match_index(voter), voter == transferee), default=None)
+        return max(
+            voters,
+            key=lambda voter: (self.match_index(voter), voter == transferee, -load_of(voter)),
+            default=None,
+        )
 
     def match_indexes(self) -> dict[ReplicaId, LogIndex]:
         """Leader only: return the match of each member, itself included."""

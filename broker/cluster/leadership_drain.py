@@ -5,13 +5,15 @@ election timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from raftmq.broker.replica.engine import Engine
 from raftmq.broker.replica.replica import Replica
 from raftmq.fsm.state_machine import StateMachine
 from raftmq.raft.ready import Role
-from raftmq.types import NO_NODE, GroupId, NodeId, Term
+from raftmq.types import NO_NODE, GroupId, NodeId, ReplicaId, Term
 
 _LOOK_SECONDS = 0.05
 
@@ -32,15 +34,18 @@ async def drain_leadership(
     deadline = engine.loop.time() + seconds_max
     offered: dict[GroupId, tuple[Term, NodeId]] = {}
     returning: set[NodeId] = set()
+    given: Counter[NodeId] = Counter()
+    """Number of groups offered to each node: equals get equal shares."""
 
     def offer_again(replica: Replica[StateMachine]) -> None:
         def may_take(node_id: NodeId) -> bool:
             return node_id not in returning and is_connected(node_id)
 
-        target = offer(engine, replica, lambda node_id: may_take(node_id) and not is_emptied(node_id))
-        target = target or offer(engine, replica, may_take)
-        if target is not None:
+        target = offer(engine, replica, lambda node_id: may_take(node_id) and not is_emptied(node_id), given)
+        target = target or offer(engine, replica, may_take, given)
+        if target is not None and offered.get(replica.group_id) != (replica.term, target):
             offered[replica.group_id] = replica.term, target
+            given[target] += 1
 
     def may_go(others: set[NodeId]) -> bool:
         return any(map(is_connected, others - returning)) if others & returning else bool(others)
@@ -69,11 +74,25 @@ def _other_nodes(replica: Replica[StateMachine]) -> set[NodeId]:
     }
 
 
-def offer(engine: Engine, replica: Replica[StateMachine], may_take: Callable[[NodeId], bool]) -> NodeId | None:
-    """Offer a led group to its furthest voter on a node that may take it, and return that node. Without such a voter the leader stays."""
-    target = replica.core.furthest_voter(lambda voter: may_take(NodeId(replica.node_of_replica(voter) or NO_NODE)))
+def offer(
+    engine: Engine,
+    replica: Replica[StateMachine],
+    may_take: Callable[[NodeId], bool],
+    loads: Mapping[NodeId, int] = MappingProxyType({}),
+) -> NodeId | None:
+    """Offer a led group to its furthest voter on a node that may take it, and return that node. Without such a voter the leader stays.
+
+    Among equals the node with the lowest of the `loads` gets it.
+    """
+
+    def node_of(voter: ReplicaId) -> NodeId:
+        return NodeId(replica.node_of_replica(voter) or NO_NODE)
+
+    target = replica.core.furthest_voter(
+        lambda voter: may_take(node_of(voter)), lambda voter: loads.get(node_of(voter), 0)
+    )
     if target is None:
         return None
     replica.core.transfer_leader(target)
     engine.mark_dirty(replica)
-    return NodeId(replica.node_of_replica(target) or NO_NODE)
+    return node_of(target)

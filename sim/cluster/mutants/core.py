@@ -93,7 +93,7 @@ def transfer_to_one_behind() -> None:
         else:
             on_vote_request(self, message)
 
-    def offer(engine: Any, replica: Any, may_take: Any) -> Any:
+    def offer(engine: Any, replica: Any, may_take: Any, loads: Any = None) -> Any:
         matches = {
             voter: match
             for voter, match in replica.core.match_indexes().items()

@@ -138,6 +138,24 @@ async def test_a_group_of_one_stays_with_its_only_voter():
         assert leader.is_leader
 
 
+async def test_the_groups_of_a_stopping_node_are_shared_by_the_others():
+    async with EngineCluster() as cluster:
+        for group_id in range(1, 9):
+            cluster.create_group(group_id)
+        for group_id in range(1, 9):
+            leader = await cluster.leader(group_id)
+            await leader.propose([data(0)])[1]
+            if leader.replica_id != 1:
+                leader.core.transfer_leader(1)
+                cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
+                await cluster.leader(group_id, among=[1])
+        while any(len(set(cluster.replica(group_id, 1).core.match_indexes().values())) > 1 for group_id in range(1, 9)):
+            await asyncio.sleep(0.01)
+        await drain_leadership(cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0)
+        heirs = [(await cluster.leader(group_id, among=[2, 3])).replica_id for group_id in range(1, 9)]
+        assert sorted(heirs) == [2] * 4 + [3] * 4
+
+
 async def test_brokers_that_stop_together_do_not_hand_leaderships_back_and_forth():
     """They did so until the time for it was over, in a hundred elections of each group."""
     async with EngineCluster() as cluster:
