@@ -368,8 +368,7 @@ class ClusterBootstrap:
             return
         me = self._registry.node_id
         known = [n.peer_address for n in replica.state_machine.nodes() if n.node_id != me and n.state != "removed"]
-        seeds = dict.fromkeys(
-            (*known, *self._config.join, *self._peers.stated_addresses())
-        )  # all known ones may have moved
+        # all known ones may have moved
+        seeds = dict.fromkeys((*known, *self._config.join, *self._peers.stated_addresses()))
         if seeds:
             await self.seeds.register_once(tuple(seeds))

@@ -12,6 +12,16 @@ from tests.support.broker.engine_cluster import TIMING, EngineCluster, data
 GROUPS = range(1, 6)
 
 
+async def let_lead(cluster, group_id, replica_id, among=(1, 2, 3)):
+    """Let a replica lead a group that has an entry."""
+    leader = await cluster.leader(group_id, among=list(among))
+    await leader.propose([data(0)])[1]
+    if leader.replica_id != replica_id:
+        leader.core.transfer_leader(replica_id)
+        cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
+        await cluster.leader(group_id, among=[replica_id])
+
+
 async def test_every_led_group_has_another_leader_before_the_node_goes():
     async with EngineCluster() as cluster:
         for group_id in GROUPS:
@@ -32,12 +42,7 @@ async def test_a_broker_that_is_being_emptied_gets_only_the_groups_that_no_other
         for group_id in GROUPS:
             cluster.create_group(group_id)
         for group_id in GROUPS:
-            leader = await cluster.leader(group_id)
-            await leader.propose([data(0)])[1]
-            if leader.replica_id != 1:
-                leader.core.transfer_leader(1)
-                cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
-                await cluster.leader(group_id, among=[1])
+            await let_lead(cluster, group_id, 1)
         async with asyncio.timeout(5):
             await drain_leadership(
                 cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0, lambda node_id: node_id == 2
@@ -143,12 +148,7 @@ async def test_the_groups_of_a_stopping_node_are_shared_by_the_others():
         for group_id in range(1, 9):
             cluster.create_group(group_id)
         for group_id in range(1, 9):
-            leader = await cluster.leader(group_id)
-            await leader.propose([data(0)])[1]
-            if leader.replica_id != 1:
-                leader.core.transfer_leader(1)
-                cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
-                await cluster.leader(group_id, among=[1])
+            await let_lead(cluster, group_id, 1)
         while any(len(set(cluster.replica(group_id, 1).core.match_indexes().values())) > 1 for group_id in range(1, 9)):
             await asyncio.sleep(0.01)
         await drain_leadership(cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0)
@@ -163,12 +163,7 @@ async def test_brokers_that_stop_together_do_not_hand_leaderships_back_and_forth
             cluster.create_group(group_id)
         cluster.isolate(3)  # it was stopped before
         for group_id in range(1, 7):
-            leader = await cluster.leader(group_id, among=[1, 2])
-            await leader.propose([data(0)])[1]
-            if leader.replica_id != 1 + group_id % 2:
-                leader.core.transfer_leader(1 + group_id % 2)
-                cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
-                await cluster.leader(group_id, among=[1 + group_id % 2])
+            await let_lead(cluster, group_id, 1 + group_id % 2, among=[1, 2])
         await asyncio.sleep(0.2)
         before = {g: max(cluster.replica(g, n).core.term for n in (1, 2)) for g in range(1, 7)}
         await asyncio.gather(
