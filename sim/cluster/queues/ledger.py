@@ -36,6 +36,8 @@ class Ledger:
         """(group, sequence) of the newest acknowledged messages."""
         self.seen_ms: dict[int, int] = {}
         """The newest queue time that a client has seen, by group."""
+        self.overdue_seconds: Counter[int] = Counter()
+        """The time that the end of the run has waited for overdue schedules, by group."""
         self.counts: Counter[str] = Counter()
         self.is_stopping: Callable[[], bool] = lambda: False
         self._values = 0

@@ -110,4 +110,5 @@ class Scheduler:
                     for name in found:
                         await self._delete(name)
                     continue
+                self._ledger.overdue_seconds[self._group_id] += _OVERDUE_SECONDS
             await asyncio.sleep(_OVERDUE_SECONDS)

@@ -195,6 +195,11 @@ class QueueWorkload:
 
     # ------------------------------------------------------------------------------------------------ the end
 
+    @property
+    def overdue_seconds(self) -> float:
+        """Return the time that `drain` has waited for the overdue schedules of a partition, at most."""
+        return max(self.ledger.overdue_seconds.values(), default=0.0)
+
     async def drain(self) -> None:
         """Wait for the copies of the dead, then lease and accept everything in all partitions."""
         await asyncio.gather(*(self._await_copies(group_id) for group_id in self.ledger.groups))

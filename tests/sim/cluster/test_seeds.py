@@ -57,6 +57,12 @@ def test_topics_are_created_although_an_election_takes_longer_than_a_request() -
     assert run_isolated(910068).verdict is Verdict.OK
 
 
+@pytest.mark.long
+def test_a_schedule_has_time_to_fire_a_thousand_times_before_everything_must_be_read() -> None:
+    """In seed 984572 all machines sleep for days, so a schedule misses more firings than are made up for in the time of liveness."""
+    assert run_isolated(984572).verdict is Verdict.OK
+
+
 def test_a_change_of_metadata_whose_processing_failed_is_processed_again_without_another_change() -> None:
     assert run_isolated(812857).verdict is Verdict.OK
 
