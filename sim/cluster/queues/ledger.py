@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from math import inf
 
@@ -36,7 +36,7 @@ class Ledger:
         """(group, sequence) of the newest acknowledged messages."""
         self.seen_ms: dict[int, int] = {}
         """The newest queue time that a client has seen, by group."""
-        self.overdue_seconds: Counter[int] = Counter()
+        self.overdue_seconds: defaultdict[int, float] = defaultdict(float)
         """The time that the end of the run has waited for overdue schedules, by group."""
         self.counts: Counter[str] = Counter()
         self.is_stopping: Callable[[], bool] = lambda: False
