@@ -434,12 +434,8 @@ class Nemesis:
             for machine in self._cluster.machines.values()
             if machine.process is not None and machine.process.is_ready and machine.node is not None
         }
-        return len(nodes) == len(self._cluster.machines) and all(
-            (view := node.view.metadata.state_machine.node(other.view.node_id)) is not None
-            and view.peer_address == f"{name}:9401"
-            for node in nodes.values()
-            for name, other in nodes.items()
-        )
+        addresses = [(node.view.node_id, f"{name}:9401") for name, node in nodes.items()]
+        return len(nodes) == len(self._cluster.machines) and all(_knows(node, addresses) for node in nodes.values())
 
     def _flip(self) -> None:
         flipped = self._victim.disk.flip_byte(self._rng)
@@ -1051,6 +1047,18 @@ def _free_nodes(metadata: Metadata, partition: PartitionView, but: int) -> list[
         for node in metadata.nodes()
         if node.state == "active" and node.node_id not in holders and node.node_id != but
     ]
+
+
+def _knows(node: SimNode, addresses: Sequence[tuple[int, str]]) -> bool:
+    """Return whether a broker has the metadata of the cluster, and these peer addresses in it, by node."""
+    try:
+        metadata = node.view.metadata.state_machine
+    except RequestError:
+        return False  # a snapshot replaces it
+    return all(
+        (found := metadata.node(node_id)) is not None and found.peer_address == address
+        for node_id, address in addresses
+    )
 
 
 def _loops(node: SimNode) -> list[tuple[Any, str]]:
