@@ -152,6 +152,8 @@ class RaftCore(Election):
         if isinstance(message, VoteMessage):
             # A committed entry stays committed, so that the term of the message does not matter.
             self._learn_commit(message.commit_index, message.commit_term)
+        elif isinstance(message, AppendRequest) and message.term < self.term:
+            self._learn_late_commit(message)
         if message.term == self.term or self._pass_term(message):
             self._dispatch(message)
         check_core(self)

@@ -200,21 +200,39 @@ class Election(Reconfiguration):
             self._become_follower(self.term, NO_REPLICA)
             self._campaign_until = campaign_until
 
-    def _on_timeout_now(self, _message: TimeoutNow) -> None:
+    def _learn_late_commit(self, message: AppendRequest) -> None:
+        """Commit what an append request of an earlier term names as committed, as far as the own log has the entry before its entries.
+
+        Scenario, if it were dropped unread:
+        1. The group {A} becomes {B}. A commits the last change. It tells B so, and then to campaign.
+        2. The second message overtakes the first, on another connection. B enters the next term. It asks A, as it does not know that the
+           change is committed.
+        3. The first message arrives. A dies before its vote arrives, so that B asks it without end.
+        """
+        log = self.log
+        committed = min(message.commit_index, message.prev_index)
+        if committed > log.commit and log.has(message.prev_index, message.prev_term):
+            self._learn_commit(committed, log.term_at(committed))
+
+    def _on_timeout_now(self, message: TimeoutNow) -> None:
         """Campaign immediately for a leader that hands over: no pre-vote, and with the flag that passes stickiness (thesis 3.10).
 
         If a committed change of membership is not active yet, campaign when it is. A leader that was removed hands over right after the
-        change is committed.
+        change is committed. The wish ends long before that leader, if it was not removed, gives the transfer up.
         """
         if self.role is Role.LEADER:
             return
+        if self.role is Role.FOLLOWER and not self.leader_id:
+            self.leader_id = message.source  # else its next message would be that of another leader, and end the wish
         if self._can_campaign():
             self._become_candidate(is_transfer=True)
         elif not self.log.has_committed_membership:
             return
-        self._campaign_until = self.ticks.now + self.settings.election_ticks
+        self._campaign_until = self.ticks.now + max(1, self.settings.election_ticks // 2)
 
     def _maybe_campaign_after_change(self) -> None:
-        """Start the campaign that a leader wanted, unless it has given the transfer up in the meantime."""
+        """Start the campaign that a leader wanted, a short time ago. It may need several: changes may be applied one after the other."""
         if self._campaign_until > self.ticks.now and self.role is Role.FOLLOWER and self._can_campaign():
+            campaign_until = self._campaign_until
             self._become_candidate(is_transfer=True)
+            self._campaign_until = campaign_until

@@ -112,11 +112,19 @@ class Reconfiguration(Following):
             return
         self._switch_membership(target)
 
-    @staticmethod
-    def _furthest(leadership: Leadership, membership: Membership) -> ReplicaId | None:
-        """Return the voter of a configuration whose log goes furthest, as far as its leader knows."""
-        voters = [voter for voter in membership.voters if voter in leadership.progress]
-        return max(voters, key=lambda voter: leadership.progress[voter].match_index, default=None)
+    def _heir(self, leadership: Leadership, membership: Membership) -> ReplicaId | None:
+        """Return the voter of a configuration whose log goes furthest, as far as its leader knows.
+
+        Among equals the target of a transfer that runs is preferred: if another voter campaigned too, the two would split the votes. Then
+        the voter that answered last is preferred.
+        """
+        progress, transferee = leadership.progress, leadership.transferee
+        voters = [voter for voter in membership.voters if voter in progress]
+        return max(
+            voters,
+            key=lambda voter: (progress[voter].match_index, voter == transferee, -progress[voter].silent_ticks),
+            default=None,
+        )
 
     def _switch_membership(self, membership: Membership) -> None:
         check_membership(membership)
@@ -128,7 +136,7 @@ class Reconfiguration(Following):
         if self.replica_id not in membership.voters and self.replica_id not in membership.outgoing:
             # Removed or demoted, this leader led until the change was committed and announced. From now on it has no vote. The others
             # need not notice that by a timeout: a voter that holds the change campaigns.
-            heir = self._furthest(leadership, membership)
+            heir = self._heir(leadership, membership)
             self._become_follower(self.term, NO_REPLICA)
             if heir is not None:
                 self._send_timeout_now(heir)
