@@ -13,7 +13,7 @@ Source: Ongaro's thesis 3.4, 3.6.1, 3.10, 4.2.3 (disruptive servers), 9.6 (pre-v
 
 from __future__ import annotations
 
-from raftmq.raft.messages import TimeoutNow, VoteRequest, VoteResponse
+from raftmq.raft.messages import AppendRequest, TimeoutNow, VoteRequest, VoteResponse
 from raftmq.raft.quorum import VoteResult, joint_vote
 from raftmq.raft.ready import Role
 from raftmq.raft.reconfiguration import Reconfiguration

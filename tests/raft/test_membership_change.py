@@ -1,10 +1,12 @@
 """Changes of membership in a running group: joint consensus, learners, removal, and the checks of proposals."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from raftmq.raft.entry import Entry, EntryKind
 from raftmq.raft.membership import MembershipOp, decode_change, encode_change
-from raftmq.raft.messages import AppendRequest, AppendResponse, TimeoutNow, VoteRequest
+from raftmq.raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteRequest
 from raftmq.raft.ready import Appended, RefusalReason, Refused, Role
 from raftmq.types import LogIndex, Offset, ReplicaId, Term
 
@@ -333,6 +335,135 @@ def test_the_only_replica_that_is_exchanged_hands_over_immediately() -> None:
     cluster.pump()
     assert cluster.leaders() == [2]
     assert cluster[2].membership == membership(2)
+
+
+def exchange_only_replica(cluster: Cluster) -> None:
+    """Move a group of one replica to another: (1) becomes (2)."""
+    cluster.elect(1)
+    cluster.add(2, is_empty=True)
+    cluster.change(1, (LEARN, 2))
+    cluster.pump()
+    cluster.tick(2)
+    cluster.change(1, (ADD, 2), (REMOVE, 1))
+
+
+def remove_one_of_two(cluster: Cluster) -> None:
+    cluster.elect(1)
+    cluster.change(1, (REMOVE, 1))
+
+
+@pytest.mark.parametrize(("members", "begin"), [((1,), exchange_only_replica), ((1, 2), remove_one_of_two)])
+def test_news_of_the_change_that_arrives_after_the_campaign_began_lets_the_only_voter_lead(
+    members: tuple[int, ...], begin: Callable[[Cluster], None]
+) -> None:
+    """The removed leader dies, and its last news is of the term before. The only voter asked it for a vote, without end."""
+    cluster = Cluster(*members)
+    late: list[AppendRequest] = []
+
+    def is_news(message: Message) -> bool:
+        if isinstance(message, AppendRequest) and message.source == 1 and not message.entries:
+            late.append(message)
+            return True
+        return False
+
+    cluster.is_lost = is_news
+    begin(cluster)
+    while not cluster.of_type(TimeoutNow):
+        cluster.work(1)
+        cluster.work(2)
+        if cluster.wire and not cluster.of_type(TimeoutNow):
+            cluster.deliver_one()
+    cluster.nodes[1].is_up = False
+    cluster.is_lost = lambda message: False
+    assert late[-1].commit_index == cluster[1].commit_index
+    cluster.deliver_one()
+    cluster.work(2)
+    assert cluster[2].term > late[-1].term
+    cluster.wire.extend(late)
+    cluster.pump()
+    assert cluster.leaders() == [2]
+
+
+def test_two_changes_in_a_row_do_not_make_the_heir_wait() -> None:
+    """It applies the joint configuration and campaigns in it. By the answer it learns that the last change is committed, too."""
+    cluster = Cluster(1)
+    exchange_only_replica(cluster)
+    cluster.nodes[2].holds_applies = True
+    cluster.is_lost = lambda message: isinstance(message, AppendRequest) and not message.entries
+    cluster.pump()
+    cluster.nodes[2].holds_applies = False
+    cluster.finish_applies(2)
+    cluster.pump()
+    assert cluster.leaders() == [2]
+
+
+def test_a_removed_leader_that_transfers_already_names_no_second_heir() -> None:
+    """Both voted for themselves in one term, and nobody led for an election timeout."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.nodes[1].holds_applies = True
+    cluster.change(1, (REMOVE, 1))
+    cluster.pump()
+    cluster[1].transfer_leader(ReplicaId(3))
+    cluster.work(1)
+    cluster.finish_applies(1)
+    cluster.work(1)
+    cluster.pump()
+    assert cluster.leaders() == [3]
+
+
+def test_a_removed_leader_names_the_voter_that_answered_last() -> None:
+    cluster = Cluster(1, 2, 3, 4)
+    cluster.elect(1)
+    cluster.nodes[1].holds_applies = True
+    cluster.change(1, (REMOVE, 1))
+    cluster.pump()
+    cluster.nodes[2].is_up = False
+    cluster.tick(2)
+    cluster.finish_applies(1)
+    cluster.pump()
+    assert cluster.leaders() == [3]
+
+
+def test_a_repeated_append_of_the_removed_leader_does_not_end_the_wish_of_its_heir() -> None:
+    """The heir knew no leader when it was told to campaign, so the append seemed to be that of another one."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.nodes[1].holds_applies = cluster.nodes[2].holds_applies = True
+    cluster.change(1, (REMOVE, 1))
+    cluster.pump()
+    cluster[2].forget_leader()
+    cluster.finish_applies(1)
+    cluster.pump()
+    appends = [one for one in cluster.sent if isinstance(one, AppendRequest) and one.target == 2 and one.term == 6]
+    cluster.wire.append(appends[-1])
+    cluster.pump()
+    cluster.nodes[2].holds_applies = False
+    cluster.finish_applies(2)
+    cluster.pump()
+    assert cluster.leaders() == [2]
+
+
+def test_a_voter_does_not_campaign_for_a_transfer_that_was_given_up() -> None:
+    """It caught up half an election timeout after the transfer began, and applied a change when the time was over."""
+    cluster = Cluster(1, 2, 3)
+    cluster.elect(1)
+    cluster.nodes[2].holds_applies = True
+    cluster.change(1, (REMOVE, 3))
+    cluster.pump()
+    cluster.nodes[2].holds_appends = True
+    cluster.propose(1, b"x")
+    cluster.pump()
+    cluster[1].transfer_leader(ReplicaId(2))
+    cluster.tick(SETTINGS.election_ticks // 2)
+    cluster.nodes[2].holds_appends = False
+    cluster.finish_appends(2)
+    cluster.pump()
+    assert cluster.of_type(TimeoutNow)
+    cluster.tick(SETTINGS.election_ticks - SETTINGS.election_ticks // 2)
+    cluster.finish_applies(2)
+    cluster.pump()
+    assert cluster.leaders() == [1]
 
 
 def test_a_voter_that_learns_of_the_change_by_its_campaign_repeats_it_immediately() -> None:
