@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
 from raftmq.broker.cluster.leadership_drain import drain_leadership
 from raftmq.broker.replica.disk import IDLE, Writing
 from raftmq.raft.membership import MembershipChange, MembershipOp
+from raftmq.raft.messages import TimeoutNow
 from raftmq.raft.ready import RefusalReason, Role
 
 from tests.support.broker.engine_cluster import TIMING, EngineCluster, data
@@ -20,6 +22,12 @@ async def let_lead(cluster, group_id, replica_id, among=(1, 2, 3)):
         leader.core.transfer_leader(replica_id)
         cluster.nodes[leader.replica_id].engine.mark_dirty(leader)
         await cluster.leader(group_id, among=[replica_id])
+
+
+async def all_acknowledged(cluster, leader_id, group_ids):
+    """Wait until a leader knows that the others have the whole log. A new one takes them for lagging."""
+    while any(len(set(cluster.replica(one, leader_id).core.match_indexes().values())) > 1 for one in group_ids):
+        await asyncio.sleep(0.01)
 
 
 async def test_every_led_group_has_another_leader_before_the_node_goes():
@@ -43,12 +51,14 @@ async def test_a_broker_that_is_being_emptied_gets_only_the_groups_that_no_other
             cluster.create_group(group_id)
         for group_id in GROUPS:
             await let_lead(cluster, group_id, 1)
+        await all_acknowledged(cluster, 1, GROUPS)
         async with asyncio.timeout(5):
             await drain_leadership(
                 cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0, lambda node_id: node_id == 2
             )
-        for group_id in GROUPS:
-            await cluster.leader(group_id, among=[3])
+        async with asyncio.timeout(5):
+            for group_id in GROUPS:
+                await cluster.leader(group_id, among=[3])
         async with asyncio.timeout(5):
             await drain_leadership(
                 cluster.nodes[3].engine, lambda node_id: node_id == 2, lambda: True, 5.0, lambda node_id: node_id == 2
@@ -149,8 +159,7 @@ async def test_the_groups_of_a_stopping_node_are_shared_by_the_others():
             cluster.create_group(group_id)
         for group_id in range(1, 9):
             await let_lead(cluster, group_id, 1)
-        while any(len(set(cluster.replica(group_id, 1).core.match_indexes().values())) > 1 for group_id in range(1, 9)):
-            await asyncio.sleep(0.01)
+        await all_acknowledged(cluster, 1, range(1, 9))
         await drain_leadership(cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0)
         heirs = [(await cluster.leader(group_id, among=[2, 3])).replica_id for group_id in range(1, 9)]
         assert sorted(heirs) == [2] * 4 + [3] * 4
@@ -174,3 +183,46 @@ async def test_brokers_that_stop_together_do_not_hand_leaderships_back_and_forth
         )
         risen = {g: max(cluster.replica(g, n).core.term for n in (1, 2)) - term for g, term in before.items()}
         assert max(risen.values()) <= 3, risen
+
+
+@pytest.mark.parametrize("emptied", [(), (2,)])
+async def test_an_intact_replica_of_a_broker_that_is_being_emptied_is_preferred_to_a_silent_one(emptied):
+    """The replica on node 3 is damaged, and its broker is connected. It was offered the group until the time was over."""
+    async with EngineCluster() as cluster:
+        cluster.create_group(1)
+        await let_lead(cluster, 1, 1)
+        cluster.nodes[3].engine.remove_group(1)
+        await cluster.replica(1, 1).propose([data(1)])[1]
+        async with asyncio.timeout(4):
+            await drain_leadership(
+                cluster.nodes[1].engine, lambda node_id: True, lambda: True, 5.0, lambda node_id: node_id in emptied
+            )
+        await cluster.leader(1, among=[2])
+
+
+async def test_one_leadership_that_returns_does_not_make_its_node_a_stopping_one():
+    """Its disk hung, for example. The groups that it alone can take were left to an election timeout."""
+    async with EngineCluster(2) as cluster:
+        for group_id in (1, 2):
+            cluster.create_group(group_id, (1, 2))
+            await let_lead(cluster, group_id, 1, among=(1, 2))
+        heir = cluster.nodes[2].engine
+        take = heir.on_message
+
+        def take_late(node_id, group_id, message):
+            if group_id != 2 or not isinstance(message, TimeoutNow):
+                take(node_id, group_id, message)
+
+        heir.on_message = take_late
+        drain = asyncio.ensure_future(
+            drain_leadership(cluster.nodes[1].engine, lambda node_id: node_id == 2, lambda: True, 5.0)
+        )
+        returned = await cluster.leader(1, among=[2])
+        returned.core.transfer_leader(1)
+        heir.mark_dirty(returned)
+        await cluster.leader(1, among=[1])
+        await asyncio.sleep(0.1)
+        heir.on_message = take
+        async with asyncio.timeout(4):
+            await drain
+        assert not any(replica.is_leader for replica in cluster.nodes[1].engine.replicas.values())
