@@ -201,7 +201,7 @@ class Election(Reconfiguration):
             self._campaign_until = campaign_until
 
     def _learn_late_commit(self, message: AppendRequest) -> None:
-        """Commit what an append request of an earlier term names as committed, as far as the own log has the entry before its entries.
+        """Commit entries that an append request of an earlier term names as committed, if the own log has the entry before its entries.
 
         Scenario, if it were dropped unread:
         1. The group {A} becomes {B}. A commits the last change. It tells B so, and then to campaign.
