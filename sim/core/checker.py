@@ -33,6 +33,7 @@ class Observation:
 
     __slots__ = (
         "applied",
+        "applying",
         "commit",
         "completed_term",
         "handed",
@@ -51,6 +52,8 @@ class Observation:
         self.term = int(disk.hard_state.term)
         self.commit = 0
         self.applied = 0
+        self.applying = min(int(disk.state.machine.index), disk.log.last_index)
+        """The last entry that was handed out for applying. A snapshot raises `applied` before it replaces `handed`, but not this index."""
         self.leader_term = 0
         """The last term in which the replica was seen leading."""
         self.leader_last = 0
@@ -162,7 +165,7 @@ class Checker:
         for replica_id, disk in self._disks.items():
             seen = self._observed.get(replica_id)
             if seen is not None:
-                log, committed_index = seen.handed, max(seen.verified, seen.applied)
+                log, committed_index = seen.handed, max(seen.verified, seen.applying)
             else:
                 log, committed_index = disk.log, max(disk.hard_state.commit_index, disk.state.machine.index)
             yield ComparedLog(replica_id, log, min(committed_index, log.last_index))
@@ -245,6 +248,7 @@ class Checker:
             known = self.committed.at(entry.index)
             is_same = known is not None and (known.entry is entry or known.entry == entry)
             demand(is_same, "LogInv", f"r{replica.replica_id} applies {entry}, committed is {known}")
+        replica.observation.applying = int(entries[-1].index)
 
     def on_applied(self, replica: Watched, state: MachineState, core: RaftCore) -> None:
         """Check a replica's state machine and membership after its core was told about `state`."""
@@ -258,6 +262,6 @@ class Checker:
             if (
                 log.position.index >= seen.handed.position.index
             ):  # otherwise a snapshot is under way to a removed replica
-                self.committed.check(replica_id, log, 0, seen.applied)
+                self.committed.check(replica_id, log, 0, seen.applying)
         check_more_up_to_date_correct(self._logs(), self.committed)
         self.acknowledged.check(self.committed)

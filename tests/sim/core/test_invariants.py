@@ -333,6 +333,32 @@ def test_an_invariant_can_fail(name: str) -> None:
     assert set(_found) == {name}
 
 
+def test_a_snapshot_that_was_not_submitted_says_nothing_about_the_log_that_it_will_replace() -> None:
+    """Replica 1 received a snapshot up to entry 3 while its disk was busy. Its log still has another entry 3, of a deposed leader."""
+    first = int(GENESIS.index) + 1
+    held = (entry(1, 1), entry(2, 2, 1), entry(3, 2, 2))
+    replaced = (entry(1, 1), entry(2, 1, 1), entry(3, 1, 2), entry(4, 1, 3))
+    disks = {1: disk_with(*replaced), 2: disk_with(*held), 3: disk_with(*held), 4: disk_with(*held[:2])}
+    checker = Checker(disks)
+    checker.acknowledged.on_appended(held)
+    checker.committed.on_leader_commit(2, GENESIS.term + 1, first - 1, first, VOTERS, disks)
+    checker.committed.on_leader_commit(2, GENESIS.term + 2, first, first + 2, VOTERS, disks)
+    replica = a_replica(checker, 1, disks[1])
+    index = first + 2
+    core: Any = SimpleNamespace(term=GENESIS.term + 2, role=Role.FOLLOWER, applied_index=index, commit_index=index)
+
+    checker.after_event(replica, core)
+
+    checker.at_end()
+    # An entry that was handed out for applying counts: a longer log of its term must hold it.
+    checker.on_apply(a_replica(checker, 3, disks[3]), held)
+    disks[4].log.write((entry(3, 2, 2), entry(4, 2, 3)))
+    checker.at_end()
+    disks[4].log.write((entry(3, 3, 2),))
+    with pytest.raises(InvariantViolation, match="MoreUpToDateCorrect"):
+        checker.at_end()
+
+
 def test_every_invariant_fails_in_some_test() -> None:
     assert invariants.__doc__ is not None
     rows = [line for line in invariants.__doc__.splitlines() if line.startswith("| `")]
