@@ -141,10 +141,14 @@ class Checker:
             )
             if has_grown:
                 self._check_other_leaders(core.term, known + 1)
+        self._check_committed(replica.replica_id, new)
+
+    def _check_committed(self, replica_id: int, index: int) -> None:
+        """Check that a replica's commit index was reached by counting, on any leader."""
         demand(
-            new <= max(self.committed.last_index, GENESIS.index),
+            index <= max(self.committed.last_index, GENESIS.index),
             "LogInv",
-            f"r{replica.replica_id} has commit {new}; no leader committed beyond {self.committed.last_index}",
+            f"r{replica_id} has commit {index}; no leader committed beyond {self.committed.last_index}",
         )
 
     def _check_other_leaders(self, term: int, first: int) -> None:
@@ -214,15 +218,27 @@ class Checker:
         replica.observation.rounds.on_request(request)
         self.votes.on_request(request)
 
-    def on_step(self, replica: Watched, core: RaftCore, message: Message) -> None:
-        """Pass a message to a core, and check that a late answer is not counted."""
-        rounds = replica.observation.rounds
-        if not rounds.is_late(message):
-            core.step(message)
-            return
-        before = rounds.state_of(core)
-        core.step(message)
-        rounds.check_not_counted(message, before, core)
+    def on_step(self, replica: Watched, core: RaftCore, vote: VoteResponse) -> None:
+        """Pass a vote to a core, and check that a late answer is not counted."""
+        seen = replica.observation
+        before = seen.rounds.state_of(core)
+        core.step(vote)
+        if seen.rounds.is_late(vote):
+            seen.rounds.check_not_counted(vote, before, core)
+        if before[0] is not Role.LEADER:
+            self._on_told_commit(replica.replica_id, seen, min(vote.commit_index, core.commit_index))
+
+    def _on_told_commit(self, replica_id: int, seen: Observation, index: int) -> None:
+        """Record the commit index that a candidate was told with a vote.
+
+        Scenario, if `_on_commit` took it for one that a leader counted:
+        1. S1 commits a change from {S1, S2} to a joint configuration with {S2, S3}, and entry X before the change is active.
+        2. S2 has applied the change, and asks S1 and S3 for votes. It does not know that X is committed. S3 does not have X.
+        3. The vote of S1 tells S2 about X, and makes it the leader. No quorum of the joint configuration has X.
+        """
+        if index > seen.commit:
+            self._check_committed(replica_id, index)
+            seen.commit = index
 
     def on_durable(self, replica: Watched) -> None:
         """Check a replica's disk after a write."""

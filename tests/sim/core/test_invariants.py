@@ -14,7 +14,7 @@ from raftmq.raft.core import RaftCore
 from raftmq.raft.entry import GENESIS, Entry, EntryKind
 from raftmq.raft.hard_state import HardState
 from raftmq.raft.membership import Membership
-from raftmq.raft.messages import AppendResponse, VoteRequest, VoteResponse
+from raftmq.raft.messages import AppendResponse, TimeoutNow, VoteRequest, VoteResponse
 from raftmq.raft.ready import AppendToken, AppendWork, Ready, Role
 
 from sim.core import invariants
@@ -32,7 +32,7 @@ from sim.core.invariants.quorum_heard import QuorumHeard
 from sim.core.invariants.violation import InvariantViolation
 from sim.core.invariants.votes import Votes, check_request_durable
 from sim.core.mutants.elections import CountsLateAnswers
-from tests.support.raft.harness import MemoryLog, answer, make_core, take
+from tests.support.raft.harness import MemoryLog, answer, make_core, membership, now, take, voters
 
 TESTING_PAGE = Path(__file__).parents[3] / "docs/internals/testing.md"
 VOTERS = Membership(cast("Any", (1, 2, 3)))
@@ -357,6 +357,61 @@ def test_a_snapshot_that_was_not_submitted_says_nothing_about_the_log_that_it_wi
     disks[4].log.write((entry(3, 3, 2),))
     with pytest.raises(InvariantViolation, match="MoreUpToDateCorrect"):
         checker.at_end()
+
+
+class CommitsWhenElected(RaftCore):
+    """Takes its whole log for committed when it becomes leader."""
+
+    __slots__ = ()
+
+    def _become_leader(self) -> None:
+        self.log.commit_to(self.log.last_index)
+        super()._become_leader()
+
+
+def win_by_two_votes(core_class: type[RaftCore], told: int, *, is_committed: bool = True) -> None:
+    """Let replica 2 win by the votes of 3 and 1 in a joint configuration, of which the last names `told` as committed.
+
+    Entry 1 is on the disks of 1 and 2: a quorum of the configuration before, in which it may be committed, and none of the joint one.
+    """
+    index, term = int(GENESIS.index) + 1, GENESIS.term + 2
+    outgoing, joint = membership(1, 2), dataclasses.replace(membership(2, 3), outgoing=voters(1, 2))
+    held = entry(1, 1)
+    disks = {1: disk_with(held), 2: disk_with(held), 3: disk_with()}
+    for disk in disks.values():
+        disk.hard_state = HardState(cast("Any", term), cast("Any", 2), GENESIS.index)
+    checker = Checker(disks)
+    if is_committed:
+        checker.committed.on_leader_commit(1, GENESIS.term + 1, index - 1, index, outgoing, disks)
+    log = MemoryLog(GENESIS, joint)
+    log.rows[index] = held
+    log.hard_state = HardState(held.term, cast("Any", 1), GENESIS.index)
+    core = make_core(2, log, core_class=core_class)
+    replica = a_replica(checker, 2, disks[2])
+
+    core.step(TimeoutNow(cast("Any", 1), core.replica_id, held.term))
+    for request in take(core, log):
+        checker.on_message(replica, request)
+    checker.on_step(replica, core, answer(core, 3, term))
+    checker.after_event(replica, core)
+    assert core.role is Role.CANDIDATE
+    at = cast("Any", told)
+    checker.on_step(replica, core, dataclasses.replace(answer(core, 1, term), commit_index=at, commit_term=held.term))
+    assert now(core.role) is Role.LEADER
+    assert core.commit_index == index
+    checker.after_event(replica, core)
+
+
+def test_a_leader_did_not_count_the_commit_index_of_the_vote_that_elected_it() -> None:
+    index = int(GENESIS.index) + 1
+
+    win_by_two_votes(RaftCore, index)
+
+    with pytest.raises(InvariantViolation, match="LogInv"):
+        win_by_two_votes(RaftCore, index, is_committed=False)
+    for is_committed in (True, False):
+        with pytest.raises(InvariantViolation, match="QuorumLog"):
+            win_by_two_votes(CommitsWhenElected, index - 1, is_committed=is_committed)
 
 
 def test_every_invariant_fails_in_some_test() -> None:
