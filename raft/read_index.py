@@ -74,7 +74,7 @@ class ReadIndexing(CoreState):
     @property
     def _is_only_voter(self) -> bool:
         """Return whether this replica alone is a quorum."""
-        return self.membership.voters == (self.replica_id,) and not self.membership.outgoing
+        return self.membership.voter_ids == (self.replica_id,)
 
     def _quorum_of(self, leadership: Leadership, value: Callable[[Progress], int]) -> int:
         """Return the largest value that a quorum of members (of both halves, if joint) has reached."""

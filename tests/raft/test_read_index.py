@@ -40,6 +40,17 @@ def test_a_read_waits_for_a_round_that_began_after_it() -> None:
     assert reads(cluster, 1) == [(7, START + 1)]
 
 
+def test_the_only_voter_of_both_halves_of_a_joint_configuration_confirms_a_read_alone() -> None:
+    """Seed 7508652 of the core simulator: nobody answers heartbeats, so that no read was ever confirmed."""
+    cluster = Cluster(1, config=replace(membership(1), outgoing=voters(1)))
+    leader = cluster.elect(1)
+
+    leader.read_index(7)
+    cluster.pump()
+
+    assert reads(cluster, 1) == [(7, START + 1)]
+
+
 def test_the_read_index_is_the_commit_index_at_arrival() -> None:
     cluster = Cluster(1, 2, 3)
     leader = cluster.elect(1)
