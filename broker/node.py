@@ -213,6 +213,7 @@ class Node:
             seeds,
             self._parts.new_uuid,
             self._on_stale_directory,
+            self._on_removed,
             in_background,
             self.timing.mark_renewal_seconds,
         )
@@ -366,6 +367,10 @@ class Node:
         if self.standing.silence is None:
             self._storage.in_background(self.registry.refuse, reason)
             self._fall_silent(NotReady(Reason.STALE_DIRECTORY, f"{reason}: {STALE_DIRECTORY_ADVICE}"))
+
+    def _on_removed(self) -> None:
+        """Wake the feed of the topology, which ends its watches: this node learns of no later change."""
+        self.view.on_topology_change()
 
     def _fall_silent(self, why: NotReady) -> None:
         """Stop taking part in the cluster: no vote, no acknowledgement, no answer. Only health and metrics are served.

@@ -58,13 +58,15 @@ class ClusterBootstrap:
         seeds: Seeds,
         new_uuid: Callable[[], str],
         on_stale: Callable[[str], None],
+        on_removed: Callable[[], None],
         in_background: Callable[..., Future[object]],
         mark_renewal_seconds: float,
     ) -> None:
         """Take `on_stale`, which is called with the reason if the cluster refuses this data directory as an older copy or as used twice,
-        and `in_background`, which runs a short write of the registry off the loop.
+        `on_removed`, which is called when `removal` is set, and `in_background`, which runs a short write of the registry off the loop.
         """
         self._on_stale = on_stale
+        self._on_removed = on_removed
         self._config = config
         self._registry = registry
         self._store = store
@@ -335,6 +337,7 @@ class ClusterBootstrap:
                 if error.code == pb.BROKER_REMOVED:
                     self.removal = str(error)
                     log.error("removed_from_cluster", broker_id=self._registry.node_id, reason=self.removal)
+                    self._on_removed()
                 # else: leadership moved, or the broker could not confirm it: try again
                 elif self._postponed_throttle.is_due(str(error)):
                     log.warning("announcement_postponed", reason=str(error))

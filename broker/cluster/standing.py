@@ -78,10 +78,7 @@ class Standing:
             seeds = ", ".join(self._config.join)
             text = f"waits to be admitted by a broker at {seeds}" if seeds else "is being formed"
             return [NotReady(Reason.JOINING, f"this broker belongs to no cluster yet and {text}{self._postponement()}")]
-        removal = self._bootstrap.removal
-        if not removal and replica.state_machine.is_uuid_retired(self._registry.uuid):
-            removal = "this data directory was removed from the cluster; start the broker on an empty one to join again"
-        if removal:
+        if removal := self.removal():
             return [NotReady(Reason.REMOVED, removal)]
         reasons = []
         if not self.is_caught_up:
@@ -95,6 +92,18 @@ class Standing:
             text = f"no metadata leader for {seconds:.0f} s: start the brokers that are down, or look at the links between them"
             reasons.append(NotReady(Reason.NO_METADATA_LEADER, text))
         return reasons
+
+    def removal(self) -> str:
+        """Return why the cluster permanently refuses this data directory. Empty unless it does.
+
+        The other brokers say so if this node was removed while it was down: then its own metadata will never contain the removal.
+        """
+        replica = self._metadata.replica
+        if self._bootstrap.removal or replica is None:
+            return self._bootstrap.removal
+        if replica.state_machine.is_uuid_retired(self._registry.uuid):
+            return "this data directory was removed from the cluster; start the broker on an empty one to join again"
+        return ""
 
     def _missed_voters(self) -> str:
         """Return words about the metadata voters that are not connected, with the addresses at which they are looked for."""

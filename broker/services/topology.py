@@ -109,6 +109,7 @@ class TopologyFeed:
             await asyncio.shield(self._changed)
 
     async def _run(self) -> None:
+        """Advance after each change, until this node learns that it was removed. Its removal is the last change in its metadata, if it is there."""
         seen = -1
         while True:
             started = self._host.loop.time()
@@ -126,6 +127,8 @@ class TopologyFeed:
                 self._host.supervisor.record_failure(Work.TOPOLOGY, error)
                 seen = -1
                 await asyncio.sleep(_DEFECT_SECONDS)
+            if self._host.standing.removal():
+                return
             await asyncio.sleep(max(COALESCE_SECONDS, _COALESCE_COST_FACTOR * (self._host.loop.time() - started)))
 
     def advance(self) -> None:
@@ -246,7 +249,8 @@ class TopologyService:
     async def watch(self, request: pb.WatchRequest, call: Call) -> AsyncGenerator[pb.TopologyUpdate, None]:
         """Yield the full table, then changes until the client leaves or the node stops.
 
-        A node that was removed learns of no later change. It ends the watch, so that the client watches another node.
+        A node that was removed learns of no later change, and perhaps of its removal only from the other nodes. It ends the watch, so that the
+        client watches another node.
 
         Raises:
             RequestError: WRONG_CLUSTER if the client knows another cluster; NOT_FORMED; NOT_READY; THROTTLED.
@@ -256,12 +260,12 @@ class TopologyService:
         feed.enter()
         try:
             feed.refresh()
-            number, is_last = feed.number, self._is_removed()
+            number, is_last = feed.number, bool(self._host.standing.removal())
             yield feed.full()
             while not is_last and not self._stopping.done():
                 if not await self._next(number):
                     return
-                updates, is_last = feed.after(number), self._is_removed()
+                updates, is_last = feed.after(number), bool(self._host.standing.removal())
                 if updates is None:
                     feed.refresh()
                     number = feed.number
@@ -273,12 +277,11 @@ class TopologyService:
         finally:
             feed.leave()
 
-    def _is_removed(self) -> bool:
-        own = self._host.known_metadata.node(self._host.node_id)
-        return own is not None and own.state == "removed"
-
     async def _next(self, number: int) -> bool:
-        """Wait for an update after `number`. Return False if the node stops or the feed failed, after which the client reconnects."""
+        """Wait for an update after `number`, or for the end of the feed because the node was removed. Return False if the node stops.
+
+        Raises what the feed failed with, after which the client reconnects.
+        """
         task = self._feed.task
         assert task is not None
         waiting = self._host.loop.create_task(self._feed.wait_after(number))

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import pytest
+from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.services import topology
 from raftmq.fsm.metadata_commands import (
@@ -296,6 +297,21 @@ async def test_a_removed_broker_sends_its_removal_and_ends_every_watch():
         assert [broker.broker_id for broker in (await _next(watch)).brokers] == [2]
         with pytest.raises(StopAsyncIteration):
             await _next(watch)
+        late = [update async for update in node.topology.watch(pb.WatchRequest(), node.call())]
+        assert [update.is_full for update in late] == [True], "a client that knows no other broker learns of them"
+        assert node.topology.watchers == 0
+
+
+async def test_a_broker_that_others_tell_of_its_removal_ends_every_watch_although_its_metadata_never_changes():
+    """Its watchers stayed for good, and clients found no leader."""
+    async with running() as node:
+        watch = node.topology.watch(pb.WatchRequest(), node.call())
+        await _next(watch)
+        waiting = asyncio.ensure_future(anext(watch, None))
+        await asyncio.sleep(0)
+        node.reasons = [NotReady(Reason.REMOVED, "127.0.0.1:9401 permanently refuses this data directory")]
+        node.bump()
+        assert await asyncio.wait_for(waiting, 10) is None
         late = [update async for update in node.topology.watch(pb.WatchRequest(), node.call())]
         assert [update.is_full for update in late] == [True], "a client that knows no other broker learns of them"
         assert node.topology.watchers == 0

@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 from raftmq.batch_header import seal
 from raftmq.broker.base.config import BrokerConfig, LoadedConfig
 from raftmq.broker.base.limits import Limits, Timing
-from raftmq.broker.base.readiness import NotReady
+from raftmq.broker.base.readiness import NotReady, Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.base.supervisor import Supervisor, Work
 from raftmq.broker.cluster.damage_reports import ReportedDamage
@@ -114,6 +114,10 @@ class _Standing:
 
     def not_ready_reasons(self) -> list[NotReady]:
         return self._harness.reasons
+
+    def removal(self) -> str:
+        said = [one.message for one in self._harness.reasons if one.reason is Reason.REMOVED]
+        return next(iter(said), "removed" if self._harness.known_metadata.is_uuid_retired("uuid-1") else "")
 
     def warnings(self) -> list[str]:
         return self._harness.said
