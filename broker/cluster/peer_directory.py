@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.base.request_error import RequestError
@@ -37,6 +38,18 @@ class NodeAddresses:
     data: str = ""
 
 
+class _Meeting(NamedTuple):
+    """A node that was met elsewhere than at its known address."""
+
+    known_address: str
+    """The address of the node by metadata at that time."""
+    address: str
+    """The address at which the node was met."""
+    uuid: str
+    boot: int
+    """The boot of the node at that time. Its registration states where the node is."""
+
+
 class PeerDirectory:
     """Decides which nodes are admitted, and where they are."""
 
@@ -63,8 +76,8 @@ class PeerDirectory:
         """Members of which a stale data directory was refused: its uuid, and words about it. One entry for each broker id at most."""
         self._known: dict[NodeId, str] = {}
         """The addresses of the other nodes by metadata, or from the last start before there is metadata."""
-        self._found: dict[NodeId, tuple[str, str]] = {}
-        """Nodes that were met elsewhere than at their known address: the known address, and where they are."""
+        self._found: dict[NodeId, _Meeting] = {}
+        """Nodes that were met elsewhere than at their known address, until metadata has the boot in which they were met."""
 
     def refresh(self) -> None:
         """Take over the nodes of the present metadata."""
@@ -81,9 +94,14 @@ class PeerDirectory:
     def learn(self, addresses: dict[NodeId, str]) -> None:
         """Keep connections to these nodes, this one excluded. See `Transport.set_peers`."""
         self._known = {node: address for node, address in addresses.items() if node != self._registry.node_id}
-        # what is known may be older than the meeting, until it changes
-        self._found = {node: found for node, found in self._found.items() if self._known.get(node) == found[0]}
-        addresses = self._known | {node: address for node, (_, address) in self._found.items()}
+        # The known address may be older than the meeting, until it changes or the registration of that boot confirms it. The address of the
+        # meeting may be a proxy's, or a port that another broker gets later, so it must not outrank a confirmed one.
+        self._found = {
+            node: met
+            for node, met in self._found.items()
+            if self._known.get(node) == met.known_address and not self._is_registered(met)
+        }
+        addresses = self._known | {node: met.address for node, met in self._found.items()}
         if addresses == self._addresses:
             return
         self._addresses = addresses
@@ -92,7 +110,7 @@ class PeerDirectory:
         self._in_background(self._registry.set_peer_addresses, dict(addresses))
 
     def meet(self, address: str, hello: Hello) -> None:
-        """Connect to a node that was met at an address, if it is known at another one.
+        """Connect to a node that was met at an address, if it is known at another one from an earlier boot.
 
         Brokers that have all moved know only each other's old addresses. An operator names one that runs.
         """
@@ -103,8 +121,16 @@ class PeerDirectory:
         replica = self._metadata.replica
         node = replica.state_machine.node(node_id) if replica is not None else None
         if not self.is_connected(node_id) and (node is None or node.uuid == hello.uuid):
-            self._found[node_id] = (known, address)
+            self._found[node_id] = _Meeting(known, address, hello.uuid, hello.boot)
             self.learn(self._known)
+
+    def _is_registered(self, met: _Meeting) -> bool:
+        """Return whether metadata has the address that the node had in the boot of a meeting, or knows that its directory is retired."""
+        replica = self._metadata.replica
+        if replica is None:
+            return False
+        node = replica.state_machine.node_by_uuid(met.uuid)
+        return replica.state_machine.is_uuid_retired(met.uuid) or (node is not None and node.boot >= met.boot)
 
     def on_peer_up(self, node_id: NodeId) -> None:
         """Forget the stale directory of a node that runs on its newest one now. When that stops, nothing is wrong with it."""

@@ -9,6 +9,7 @@ from raftmq.broker.cluster.peer_boots import PeerBoots
 from raftmq.broker.cluster.peer_directory import PeerDirectory
 from raftmq.broker.peers.codec import WIRE_VERSION
 from raftmq.broker.peers.protocol import Channel, Hello
+from raftmq.fsm.metadata_commands import RegisterNode
 from raftmq.fsm.metadata_views import ReplicaView
 from raftmq.proto import queue_pb2 as pb
 
@@ -100,6 +101,50 @@ async def test_the_other_nodes_of_metadata_are_connected_to_and_remembered():
     assert peers.is_any_connected()
     assert peers.client_address_of(2) == "node-2:9400"
     assert peers.client_address_of(9) == ""
+
+
+def registration(boot: int, marks: bytes, **changes) -> RegisterNode:
+    values = {
+        "uuid": "uuid-2", "node_id": 2, "client_address": "node-2:9400", "peer_address": "node-2:9401", "http_address": "", "host": "host-2",
+        "rack": "", "version": "1", "feature_level_max": 1, "boot": boot, "lineage": marks,
+    }  # fmt: skip
+    return RegisterNode(**(values | changes))
+
+
+async def test_the_address_of_a_meeting_counts_until_metadata_has_the_boot_of_the_meeting():
+    """It outranked the known address for good. When it led elsewhere later, a healthy broker was cut off."""
+    async with running() as node:
+        await node._metadata(registration(1, b"mark"))
+        peers, _, transport, _ = directory(node.metadata)
+        peers.refresh()
+        peers.meet("proxy:1", hello(boot=1))
+        assert transport.calls == [{2: "node-2:9401"}], "the known address is of that boot"
+        restarted = hello(boot=2, marks=b"marknext")
+        peers.meet("proxy:1", restarted)
+        peers.refresh()
+        assert transport.calls[1:] == [{2: "proxy:1"}], "metadata is older than the meeting"
+        await node._metadata(registration(2, b"marknext"))
+        peers.refresh()
+        peers.meet("proxy:1", restarted)
+        assert transport.calls[2:] == [{2: "node-2:9401"}]
+
+
+async def test_the_address_of_a_meeting_does_not_outlive_the_directory_that_was_met():
+    async with running() as node:
+        await node._metadata(registration(1, b"mark"))
+        peers, _, transport, _ = directory(node.metadata)
+        peers.refresh()
+        peers.meet("proxy:1", hello(boot=2, marks=b"marknext"))
+        await node._metadata(registration(1, b"disk", uuid="uuid-of-another-disk", replaces_lost=True))
+        peers.refresh()
+        assert transport.calls[1:] == [{2: "proxy:1"}, {2: "node-2:9401"}]
+
+
+async def test_the_address_of_a_meeting_counts_before_there_is_metadata():
+    peers, _, transport, _ = directory()
+    peers.learn({2: "node-2:9401"})
+    peers.meet("moved:1", hello(boot=2, marks=b"marknext"))
+    assert transport.calls[1:] == [{2: "moved:1"}]
 
 
 @pytest.mark.parametrize(
