@@ -73,7 +73,10 @@ class PeerDirectory:
         self._in_background = in_background
         self._addresses: dict[NodeId, str] = {}
         self._refused: dict[NodeId, tuple[str, str]] = {}
-        """Members of which a stale data directory was refused: its uuid, and words about it. One entry for each broker id at most."""
+        """Members of which a stale data directory was refused while they were not connected: its uuid, and words about it.
+
+        One entry for each broker id at most.
+        """
         self._known: dict[NodeId, str] = {}
         """The addresses of the other nodes by metadata, or from the last start before there is metadata."""
         self._found: dict[NodeId, _Meeting] = {}
@@ -255,7 +258,9 @@ class PeerDirectory:
         stale = self.boots.contradiction(hello.uuid, hello.lineage)
         if stale is None:
             return None
-        if self._is_member(hello.uuid, hello.node_id):
+        # While the node is connected, this is a copy beside it, or its own greeting that a renewal of its mark overtook. Neither says anything
+        # about the node when it stops later.
+        if self._is_member(hello.uuid, hello.node_id) and not self.is_connected(NodeId(hello.node_id)):
             said = f"a process at {hello.address or 'an unknown address'} was refused: {stale}"
             self._refused[NodeId(hello.node_id)] = (hello.uuid, said)
         return f"{STALE_DIRECTORY}: {stale}"
@@ -271,7 +276,7 @@ class PeerDirectory:
         return self._transport.refused_versions()
 
     def refused_directories(self) -> dict[NodeId, str]:
-        """Return the members that are not connected and of which an older or a second data directory was refused, with the reason."""
+        """Return the members that are not connected, and of which an older or a second data directory was refused since then, with the reason."""
         return {
             node_id: said
             for node_id, (uuid, said) in self._refused.items()

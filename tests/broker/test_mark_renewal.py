@@ -12,6 +12,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster import bootstrap
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node import Node
+from raftmq.broker.peers.protocol import Channel
 from raftmq.fsm.feature_levels import MARK_RENEWAL_LEVEL
 from raftmq.proto import queue_pb2 as pb
 from raftmq.storage.registry import Registry
@@ -132,6 +133,21 @@ async def test_a_broker_that_dies_after_a_renewal_is_not_taken_for_a_refused_cop
     one, two, third = await three(nodes)
     await renew(two, one, third)
     await nodes.stop(third)
+    await nodes.stop(two)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while one.view.is_connected(two.view.node_id):
+            await asyncio.sleep(0.01)
+    assert one.standing.warnings() == []
+
+
+async def test_a_greeting_that_a_renewal_overtakes_is_not_taken_for_a_refused_copy(nodes):
+    one, two, third = await three(nodes)
+    late = two.transport.handler.hello(one.view.node_id, Channel.SNAPSHOT)  # built when its link began to connect
+    await renew(two, one, third)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not one.view.is_connected(two.view.node_id):
+            await asyncio.sleep(0.01)
+    assert "stale data directory" in (one.transport.handler.refusal(late) or "")
     await nodes.stop(two)
     async with asyncio.timeout(WAIT_SECONDS):
         while one.view.is_connected(two.view.node_id):

@@ -40,11 +40,11 @@ async def has_met(node: Node, other: Node) -> None:
             await asyncio.sleep(0.01)
 
 
-async def stopped(nodes: Nodes, node: Node, other: Node) -> None:
-    """Stop a node, and wait until the other one knows."""
+async def stopped(nodes: Nodes, node: Node, *others: Node) -> None:
+    """Stop a node, and wait until the other ones know."""
     await nodes.stop(node)
     async with asyncio.timeout(WAIT_SECONDS):
-        while other.view.is_connected(node.view.node_id):
+        while any(other.view.is_connected(node.view.node_id) for other in others):
             await asyncio.sleep(0.01)
 
 
@@ -131,10 +131,10 @@ async def test_a_refused_copy_is_no_warning_once_the_newest_directory_was_connec
     two = await nodes.serve("two")
     for node in (one, third):
         await has_met(node, two)
+    await stopped(nodes, two, one, third)
     clone = nodes.begin("clone")
     await until(clone, Reason.STALE_DIRECTORY)
     await nodes.stop(clone)
-    await stopped(nodes, two, one)
     assert "was refused" in " ".join((*one.standing.warnings(), *third.standing.warnings()))
     two = await nodes.serve("two")
     async with asyncio.timeout(WAIT_SECONDS):
@@ -142,6 +142,24 @@ async def test_a_refused_copy_is_no_warning_once_the_newest_directory_was_connec
             await asyncio.sleep(0.01)
     await stopped(nodes, two, one)
     assert "was refused" not in " ".join((*one.standing.warnings(), *third.standing.warnings()))
+
+
+async def test_a_copy_that_was_refused_while_its_original_ran_says_nothing_about_the_original_when_that_stops(nodes):
+    """The advice was to start the healthy broker on an empty directory."""
+    one, two, third = await three(nodes)
+    await nodes.stop(two)
+    copied(nodes, "two", "clone")
+    two = await nodes.serve("two")
+    for node in (one, third):
+        await has_met(node, two)
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not node.view.is_connected(two.view.node_id):
+                await asyncio.sleep(0.01)
+    clone = nodes.begin("clone")
+    await until(clone, Reason.STALE_DIRECTORY)
+    await nodes.stop(clone)
+    await stopped(nodes, two, one, third)
+    assert [*one.standing.warnings(), *third.standing.warnings()] == []
 
 
 async def test_a_node_stops_that_sees_a_later_boot_of_itself_in_metadata(nodes):
