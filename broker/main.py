@@ -50,11 +50,12 @@ SWITCH_INTERVAL_SECONDS = 0.0005
 """A writer thread takes the GIL again at each LMDB call and waits up to this long for it (measured: 96 commits/s on a busy
 loop with Python's default of 5 ms, 1,533/s with 0.5 ms)."""
 _M_MMAP_THRESHOLD = -3
-_MMAP_THRESHOLD_BYTES = 1024 * 1024
+_MMAP_THRESHOLD_BYTES = 1536 * 1024
 """LMDB allocates lists of 1 and 2 MiB per open file and touches almost none of them. From the heap, glibc would write zeros into the list
 of 2 MiB. Blocks above this threshold are mapped lazily, but only if the heap has no room for them, and the threshold is fixed, or else
-glibc would raise it at the first one that is freed (measured: 2 MiB a file). The lists of 1 MiB are above it too: freed, two would make
-the room (measured: 700 KiB for each file that is opened after others were closed)."""
+glibc would raise it at the first one that is freed (measured: 2 MiB a file). It is above the largest usual batches, so that those stay on
+the heap (measured with 1 MiB: records of 1,200 KiB went from 144 to 83 MB/s). The price: the freed lists of 1 MiB leave room for one of
+2 MiB (measured: up to 665 KiB for each file that is opened after others were closed)."""
 _M_TRIM_THRESHOLD = -1
 _TRIM_THRESHOLD_BYTES = 256 * 1024 * 1024
 """Freed memory is kept for the next batch. By default glibc returns the top of the heap at 128 KiB, and each batch takes it again,
@@ -62,8 +63,8 @@ page fault by page fault (measured on a virtual machine: 4 us a page, 400 faults
 84-109 to 123-149 MB/s). The kept memory is bounded by the budgets' largest simultaneous use."""
 _M_TOP_PAD = -2
 _TOP_PAD_BYTES = 1024 * 1024
-"""The heap grows by so much more than was asked for: by less than LMDB's list of 2 MiB, which must find no room in it (measured with
-16 MiB: 205 KiB a file, more than half of the memory of a broker with 1,000 partitions)."""
+"""The heap grows by so much more than was asked for: by less than LMDB's list of 2 MiB, which must find no room in it (measured:
+21 KiB a file, and with 16 MiB 277 KiB, more than half of the memory of a broker with 1,000 partitions)."""
 _START_GC_THRESHOLD = 50_000
 """Most objects of a start live as long as the process, so that the garbage collector searches them in vain. With Python's default
 of 700 it took 0.9 s of the start of a broker with 1,000 partitions."""
