@@ -84,6 +84,8 @@ class DiskReserve:
         self._probe_volume = volume_bytes or (lambda: shutil.disk_usage(self._directory).total)
         self._configured_bytes = reserve_bytes
         """Written by `set_reserve` only, so that no other thread can undo a change."""
+        self.ballast_error = ""
+        """The reason why the last attempt of `create_ballast` failed although the volume has room. Empty if it did not."""
         self._default_bytes: int | None = None
         """`default_reserve_bytes` of the volume as soon as it was needed. Written by `reserve_bytes` only."""
 
@@ -171,26 +173,32 @@ class DiskReserve:
             return False
 
     def create_ballast(self) -> bool:
-        """Allocate the ballast durably, if the reserve stays free beside it. Return False if there is no room.
+        """Allocate the ballast durably, if the reserve stays free beside it. Return False if there is no room, or on a `ballast_error`.
 
         Call it again now and then to restore the ballast after a release.
         """
+        self.ballast_error = ""
         if self.has_ballast:
             return True
         if self.free_bytes() - self._ballast_bytes < self.reserve_bytes:
             return False
         self._ballast.unlink(missing_ok=True)  # a crash may have left an incomplete one
+        try:
+            self._allocate_ballast()
+        except OSError as error:
+            self._ballast.unlink(missing_ok=True)
+            self.ballast_error = str(error)
+            return False
+        sync_directory(self._directory)
+        return True
+
+    def _allocate_ballast(self) -> None:
         descriptor = os.open(self._ballast, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, self._ballast_bytes)
             os.fsync(descriptor)
-        except OSError:
-            self._ballast.unlink(missing_ok=True)
-            return False
         finally:
             os.close(descriptor)
-        sync_directory(self._directory)
-        return True
 
     def release_ballast(self) -> bool:
         """Return the ballast's space to the volume. Return False if there was no ballast."""

@@ -84,11 +84,11 @@ class DiskWatch:
         has_room = await self._in_thread(self._disk.has_room, engine.inbound_bytes)
         engine.refuses_entries = not await self._in_thread(self._disk.has_room_for_entries, engine.inbound_bytes)
         if has_room:
-            # at each check: an earlier attempt may have failed
-            await self._in_thread(self._disk.create_ballast)
             if engine.write_refusal is not None:
                 log.info("disk_space_recovered", path=str(self._data_dir))
                 engine.write_refusal = None
+            # afterwards, because it may fail, and at each check, because an earlier attempt may have failed
+            await self._in_thread(self._disk.create_ballast)
         else:
             if engine.write_refusal is None:
                 log.error("disk_reserve_reached", path=str(self._data_dir))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,21 @@ def test_no_incomplete_ballast_is_left_when_the_volume_fills_up(
     monkeypatch.setattr("os.posix_fallocate", no_room)
     assert not reserve(tmp_path, [GIB]).create_ballast()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_free_file_descriptor_the_ballast_is_missing(tmp_path: Path) -> None:
+    """Its attempt ended with an error, although it promises an answer."""
+    disk = reserve(tmp_path, [GIB])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        is_created = disk.create_ballast()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not is_created
+    assert "Too many open files" in disk.ballast_error
+    assert disk.create_ballast()
+    assert disk.ballast_error == ""
 
 
 def test_a_start_without_room_is_refused_with_advice(tmp_path: Path) -> None:

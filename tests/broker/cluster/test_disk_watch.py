@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -81,6 +82,28 @@ async def test_a_missing_ballast_is_allocated_again_although_no_append_was_refus
     await watch.look()
     assert refusal(engine) is None
     assert volume.has_ballast()
+
+
+async def test_appends_are_accepted_again_although_the_ballast_cannot_be_restored(tmp_path, monkeypatch):
+    """Its directory could not be synced, and appends were refused until it could be, on a volume with room."""
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    volume.free = RESERVE
+    await watch.look()
+    assert refusal(engine).code == pb.DISK_FULL
+
+    def fail(_directory):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("raftmq.storage.disk_space.sync_directory", fail)
+    volume.free = 100 * MIB
+    with pytest.raises(OSError, match="Too many"):
+        await watch.look()
+    assert refusal(engine) is None
 
 
 async def test_appends_are_refused_before_the_ballast_is_released_and_if_that_fails(tmp_path, monkeypatch):
