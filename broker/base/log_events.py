@@ -114,6 +114,8 @@ EVENTS: Final[Mapping[str, str]] = {
     # disk
     "disk_reserve_reached": "Less space is free than the reserve: appends are refused until there is more. Free some",
     "disk_space_recovered": "Appends are accepted again",
+    "ballast_not_allocated": "The space that a full disk needs for votes and deletions could not be reserved, although the volume shows room. "
+    "The next attempt follows after a minute. Raise the user's quota, or the limit that `reason` names",
     "space_return_postponed": "The space of deleted data in a replica's file could not be returned now. The next round tries again",
     "file_without_holes": "The file system, or this version of LMDB, does not allow parts of a file to be freed in place. Files are copied "
     "instead, as far as that takes little time and space",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,9 @@ CHECK_SECONDS = 1.0
 NEAR_BYTES = 1024 * 1024 * 1024
 """Free space above the reserve below which checks are frequent. A fast disk could otherwise fill a small volume between two checks."""
 NEAR_CHECK_SECONDS = 0.1
+BALLAST_RETRY_SECONDS = 60.0
+"""Pause after a failed allocation of the ballast. Under a quota that the free space of the volume does not show, each attempt holds what is
+left of the quota for a moment, and a commit in that moment fails."""
 
 
 class DiskWatch:
@@ -58,14 +62,14 @@ class DiskWatch:
         self._supervisor = supervisor
         self._thread = thread
         self._end_copies = end_copies
+        self._ballast_failed_at = -inf
+        """Loop time of the last failed allocation of the ballast."""
         self.free_bytes = 0
         """Free bytes of the volume at the last check, less a released ballast. 0 before the first check."""
         self.reserve_bytes = 0
 
     async def run(self) -> None:
         """Check until cancelled."""
-        with self._supervisor.step(Work.DISK_WATCH):  # the space is watched even if this fails
-            await self._in_thread(self._disk.create_ballast)
         while True:
             with self._supervisor.step(Work.DISK_WATCH):
                 await self.look()
@@ -87,8 +91,7 @@ class DiskWatch:
             if engine.write_refusal is not None:
                 log.info("disk_space_recovered", path=str(self._data_dir))
                 engine.write_refusal = None
-            # afterwards, because it may fail, and at each check, because an earlier attempt may have failed
-            await self._in_thread(self._disk.create_ballast)
+            await self._restore_ballast()  # afterwards, because it may fail
         else:
             if engine.write_refusal is None:
                 log.error("disk_reserve_reached", path=str(self._data_dir))
@@ -99,6 +102,18 @@ class DiskWatch:
                 )
             # not before: it syncs a directory, for which a busy disk may take seconds. If it fails, the next check tries again
             await self._in_thread(self._make_room)
+
+    async def _restore_ballast(self) -> None:
+        """Allocate the ballast if it is missing, unless an attempt has just failed."""
+        now = self._engine.loop.time()
+        if now - self._ballast_failed_at < BALLAST_RETRY_SECONDS:
+            return
+        self._ballast_failed_at = now
+        await self._in_thread(self._disk.create_ballast)
+        if self._disk.ballast_error:
+            log.warning("ballast_not_allocated", path=str(self._data_dir), reason=self._disk.ballast_error)
+        else:
+            self._ballast_failed_at = -inf
 
     def _who(self) -> str:
         """Name this broker, or its data directory before a cluster has assigned an id to it."""

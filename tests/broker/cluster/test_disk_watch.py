@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from raftmq.broker.base.limits import Limits
 from raftmq.broker.cluster.disk_watch import CHECK_SECONDS, NEAR_CHECK_SECONDS, DiskWatch
 from raftmq.broker.replica.thread_pools import ThreadPools
@@ -81,6 +83,35 @@ async def test_a_missing_ballast_is_allocated_again_although_no_append_was_refus
     watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
     await watch.look()
     assert refusal(engine) is None
+    assert volume.has_ballast()
+
+
+async def test_an_impossible_ballast_is_attempted_at_a_slow_interval(tmp_path, monkeypatch):
+    """Under a user's quota each attempt holds for a moment what is left of it, so that a commit then fails and ends the process."""
+    volume = Volume(tmp_path)
+    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+    engine = SimpleNamespace(
+        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
+    )
+    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    allocate, attempts = os.posix_fallocate, []
+
+    def over_quota(*_range):
+        attempts.append(1)
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    monkeypatch.setattr("os.posix_fallocate", over_quota)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(5):
+            await watch.look()
+    assert len(attempts) == 1
+    (logged,) = logs
+    assert logged["event"] == "ballast_not_allocated"
+    assert "Disk quota exceeded" in logged["reason"]
+
+    monkeypatch.setattr("raftmq.broker.cluster.disk_watch.BALLAST_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("os.posix_fallocate", allocate)
+    await watch.look()
     assert volume.has_ballast()
 
 
