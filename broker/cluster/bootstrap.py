@@ -371,7 +371,7 @@ class ClusterBootstrap:
             return
         me = self._registry.node_id
         known = [n.peer_address for n in replica.state_machine.nodes() if n.node_id != me and n.state != "removed"]
-        # all known ones may have moved
-        seeds = dict.fromkeys((*known, *self._config.join, *self._peers.stated_addresses()))
+        # a dead host takes seconds, and all known ones may have moved, so connected peers come first
+        seeds = dict.fromkeys((*self._peers.stated_addresses(), *known, *self._config.join))
         if seeds:
             await self.seeds.register_once(tuple(seeds))

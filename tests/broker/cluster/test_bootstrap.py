@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.cluster.other_clusters import ADDRESSES_MAX, FORGOTTEN_SECONDS, OtherClusters
@@ -105,6 +106,26 @@ async def test_a_broker_that_is_removed_before_it_has_metadata_learns_of_it(node
     await until(two, Reason.RECOVERING_METADATA)
     await one._metadata.propose(RemoveNode(2, is_forced=True))
     await until(two, Reason.REMOVED)
+
+
+async def test_a_broker_announces_itself_to_connected_peers_before_silent_addresses(nodes):
+    """Each dead host before the connected peer cost 5 s, in each round."""
+    one = await nodes.serve("one", bootstrap=True, stable_seconds=0.3)
+    others = [await nodes.serve(name, join=[one.addresses.peer], stable_seconds=0.3) for name in ("two", "three")]
+    await three_voters(one)
+    await nodes.stop(one)
+
+    def followers():
+        roles = [(node, node.view.metadata.core.role.name) for node in others]
+        return [node for node, role in roles if role == "FOLLOWER"] if "LEADER" in dict(roles).values() else []
+
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(followers()) != 1:
+            await asyncio.sleep(0.01)
+    host, port = one.addresses.peer.split(":")
+    with socket.create_server((host, int(port))):  # it accepts connections and never says anything
+        async with asyncio.timeout(3):
+            await followers()[0]._bootstrap._announce_once()
 
 
 async def test_a_broker_with_a_cluster_id_neither_forms_nor_joins_another_cluster(nodes):
