@@ -221,23 +221,52 @@ async def kept_ends(
     return {partition: end for partition, end in ends.items() if end is not None}
 
 
+def with_read_groups(call: LeaderCall[ResultT], read_groups: dict[TopicPartition, int] | None) -> LeaderCall[ResultT]:
+    """Let `read_groups` get the Raft group that each partition had when the leader that answered was asked.
+
+    1. A look-up of a partition without a majority waits for a leader.
+    2. The partition is recovered. Its new group gets records, and answers the repeated call.
+    3. The answer is an offset of the new group. The earlier group may never have had it, or had a lost record there.
+
+    The group that answers is the named one or a later one. If it is later, the next read is refused, and skips nothing.
+    """
+    if read_groups is None:
+        return call
+
+    async def asking(connection: Connection, group: list[LeaderTarget], seconds: float) -> list[ResultT | RaftMQError]:
+        read_groups.update({target.topic_partition: target.group_id for target in group})
+        return await call(connection, group, seconds)
+
+    return asking
+
+
 async def list_offsets(
-    resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float, *, by_append_time: bool = False
+    resolver: Resolver,
+    times: Mapping[TopicPartition, int],
+    timeout_seconds: float,
+    *,
+    by_append_time: bool = False,
+    read_groups: dict[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Return the first record of each partition whose timestamp is at or after a time. Offset -1: there is none.
 
     `EARLIEST_TIME` requests the log start, `LATEST_TIME` the high watermark. With `by_append_time` the times are compared with those at
     which the leaders appended the records, and the result has the record's append time. Brokers that do not know records' timestamps
-    always do this. Raises as `call_leaders` does.
+    always do this. `read_groups`: see `with_read_groups`. Raises as `call_leaders` does.
     """
-    return await call_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times, by_append_time))
+    ask = with_read_groups(_asking_for_times(resolver, times, by_append_time), read_groups)
+    return await call_leaders(resolver, times, timeout_seconds, ask)
 
 
 async def list_each_offset(
-    resolver: Resolver, times: Mapping[TopicPartition, int], timeout_seconds: float
+    resolver: Resolver,
+    times: Mapping[TopicPartition, int],
+    timeout_seconds: float,
+    read_groups: dict[TopicPartition, int],
 ) -> dict[TopicPartition, OffsetAndTimestamp | RaftMQError]:
     """Return offsets like `list_offsets`, or an error for each partition, as `ask_leaders` does."""
-    return await ask_leaders(resolver, times, timeout_seconds, _asking_for_times(resolver, times, False))
+    ask = with_read_groups(_asking_for_times(resolver, times, False), read_groups)
+    return await ask_leaders(resolver, times, timeout_seconds, ask)
 
 
 def _asking_for_times(

@@ -188,15 +188,8 @@ class Assignment:
         except KeyError as error:
             raise InvalidArgumentError(f"{error.args[0]} is not assigned") from None
 
-    def groups(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the groups that serve assigned partitions now, before their offsets are looked up. 0: unknown.
-
-        A later group, of a recovery, may have lost the records before the offset that is found.
-        """
-        return {one.topic_partition: self._resolver.present_group(one.group_id) for one in self.states(partitions)}
-
     def seek(self, offsets: Mapping[TopicPartition, int], groups: Mapping[TopicPartition, int] | None = None) -> None:
-        """Continue at these offsets, of these groups or of the present ones. If a partition is not assigned, no position changes."""
+        """Continue at these offsets, found in these groups or of the present ones. If a partition is not assigned, no position changes."""
         found = groups or {}
         for state in self.states(offsets) if offsets else ():
             partition = state.topic_partition

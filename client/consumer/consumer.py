@@ -421,7 +421,12 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         self._check_alive()
         group = self._assignment.group_name
         wanted = partitions or tuple(self._fetcher.partitions)
-        found = await fetch_offsets(self._resolver, group, wanted, self._timeout_seconds)
+        return await self._committed_in(group, wanted, {})
+
+    async def _committed_in(
+        self, group: str, partitions: Iterable[TopicPartition], read_groups: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        found = await fetch_offsets(self._resolver, group, partitions, self._timeout_seconds, read_groups)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
 
     async def position(self, partition: TopicPartition) -> int:
@@ -487,15 +492,15 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         """
         self._check_alive()
         wanted = self._assigned(partitions)
-        groups = self._groups(wanted)
-        found = await self.committed(*wanted) if wanted else {}
+        groups: dict[TopicPartition, int] = {}
+        found = await self._committed_in(self._assignment.group_name, wanted, groups) if wanted else {}
         missing = [partition for partition, offset in found.items() if offset is None]
         begin: dict[TopicPartition, int] = {}
         if missing and self._reset_time is None:
             names = ", ".join(f"{topic}/{number}" for topic, number in missing)
             raise NoPositionError(f"the group has no committed offset for {names}: seek, or set auto_offset_reset")
         if missing and self._reset_time is not None:
-            begin = await self._offsets_at(missing, self._reset_time)
+            begin = await self._offsets_at(missing, self._reset_time, groups)
         self._seek(partitions, begin | {at: offset for at, offset in found.items() if offset is not None}, groups)
         return found
 
@@ -507,23 +512,20 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         In a group, a partition may move in the meantime. If it was released, it is left out, or `InvalidArgumentError` is raised if the
         call names it. If it was assigned again, it continues at the first record all the same.
         """
-        wanted = self._assigned(partitions)
-        groups = self._groups(wanted)
-        self._seek(partitions, await self.beginning_offsets(wanted), groups)
+        await self._seek_to(EARLIEST_TIME, partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Go to the end, after the last committed record, in these partitions or in all assigned ones, as `seek_to_beginning` does."""
-        wanted = self._assigned(partitions)
-        groups = self._groups(wanted)
-        self._seek(partitions, await self.end_offsets(wanted), groups)
+        await self._seek_to(LATEST_TIME, partitions)
+
+    async def _seek_to(self, time: int, partitions: Sequence[TopicPartition]) -> None:
+        groups: dict[TopicPartition, int] = {}
+        offsets = await self._offsets_at(self._assigned(partitions), time, groups)
+        self._seek(partitions, offsets, groups)
 
     def _assigned(self, named: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions that a call names, which must be assigned, or all assigned ones."""
         return [state.topic_partition for state in self._assignment.states(named)]
-
-    def _groups(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the groups that serve these partitions before their offsets are looked up."""
-        return self._assignment.groups(wanted) if wanted else {}
 
     def _seek(
         self,
@@ -570,9 +572,12 @@ class Consumer(Generic[KeyT_co, ValueT_co]):
         found = await list_offsets(self._resolver, dict(times_ms), self._timeout_seconds, by_append_time=by_append_time)
         return {partition: None if at.offset < 0 else at for partition, at in found.items()}
 
-    async def _offsets_at(self, partitions: Iterable[TopicPartition], time: int) -> dict[TopicPartition, int]:
+    async def _offsets_at(
+        self, partitions: Iterable[TopicPartition], time: int, read_groups: dict[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, int]:
         self._check_alive()
-        found = await list_offsets(self._resolver, dict.fromkeys(partitions, time), self._timeout_seconds)
+        times = dict.fromkeys(partitions, time)
+        found = await list_offsets(self._resolver, times, self._timeout_seconds, read_groups=read_groups)
         return {partition: at.offset for partition, at in found.items()}
 
     # ----------------------------------------------------------------------------------------------------------- reading

@@ -216,17 +216,17 @@ class Fetcher:
             return None
         numbers = [p.poll_number for p in asked]
         names = [p.topic_partition for p in asked]
-        groups = self._present_groups(asked)
-        found = await fetch_each_offset(self._resolver, self._group, names, deadline.remaining())
+        groups: dict[TopicPartition, int] = {}
+        found = await fetch_each_offset(self._resolver, self._group, names, deadline.remaining(), groups)
         failure: RaftMQError | None = None
-        for partition, number, group_id in zip(asked, numbers, groups, strict=True):
+        for partition, number in zip(asked, numbers, strict=True):
             answer = found[partition.topic_partition]
             if isinstance(answer, RaftMQError):
                 failure = self._record_not_found(partition, answer) or failure
             elif number == partition.poll_number:  # no seek in the meantime
                 partition.must_ask_committed = False
                 if answer.offset >= 0:
-                    partition.seek(answer.offset, partition.reset_time, group_id)
+                    partition.seek(answer.offset, partition.reset_time, groups[partition.topic_partition])
                     partition.committed = answer.offset
         return failure
 
@@ -248,20 +248,16 @@ class Fetcher:
         if not asked:
             return None
         numbers = [p.poll_number for p in asked]
-        groups = self._present_groups(asked)
-        found = await list_each_offset(self._resolver, times, deadline.remaining())
+        groups: dict[TopicPartition, int] = {}
+        found = await list_each_offset(self._resolver, times, deadline.remaining(), groups)
         failure: RaftMQError | None = None
-        for partition, number, group_id in zip(asked, numbers, groups, strict=True):
+        for partition, number in zip(asked, numbers, strict=True):
             answer = found[partition.topic_partition]
             if isinstance(answer, RaftMQError):
                 failure = self._record_not_found(partition, answer) or failure
             elif number == partition.poll_number:  # no seek in the meantime
-                partition.seek(answer.offset, partition.reset_time, group_id)
+                partition.seek(answer.offset, partition.reset_time, groups[partition.topic_partition])
         return failure
-
-    def _present_groups(self, partitions: Iterable[PartitionFetch]) -> list[int]:
-        """Return the groups that serve partitions before a look-up. A later one, of a recovery, may have lost the position that is found."""
-        return [self._resolver.present_group(partition.group_id) for partition in partitions]
 
     def _record_not_found(self, partition: PartitionFetch, error: RaftMQError) -> RaftMQError | None:
         """Handle a failed lookup of a position. Return the error if it may be retried, else store it in the partition."""

@@ -383,9 +383,9 @@ class GroupSession:
         for id_, grant in grants.items():
             if await self._is_known(id_, grant.topic):
                 owned[TopicPartition(grant.topic, id_.partition)] = OwnedPartition(id_.topic_id, grant.owner_epoch)
-        groups = {partition: self._group_id_of(one.topic_id, partition) for partition, one in owned.items()}
         identity = MemberIdentity(self._group, self.membership.member_id)
-        results = await open_partitions(self._resolver, identity, owned, settings.OPEN_SECONDS)
+        groups: dict[TopicPartition, int] = {}
+        results = await open_partitions(self._resolver, identity, owned, settings.OPEN_SECONDS, groups)
         opened: dict[PartitionId, int] = {}
         positions: dict[PartitionId, tuple[TopicPartition, CommittedPosition]] = {}
         for partition, result in results.items():

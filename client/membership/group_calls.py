@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from raftmq.client.base.error_details import error_from_detail
-from raftmq.client.connection.leader_calls import LeaderCall, LeaderTarget, ask_leaders, call_leaders, name_of_target
+from raftmq.client.connection.leader_calls import (
+    LeaderCall,
+    LeaderTarget,
+    ask_leaders,
+    call_leaders,
+    name_of_target,
+    with_read_groups,
+)
 from raftmq.client.connection.resolver import Resolver
 from raftmq.client.connection.transport import Connection
 from raftmq.errors import ProtocolError, RaftMQError, UnknownPartitionError
@@ -71,11 +78,15 @@ class CommittedPosition:
 
 
 async def open_partitions(
-    resolver: Resolver, identity: MemberIdentity, owned: Mapping[TopicPartition, OwnedPartition], timeout_seconds: float
+    resolver: Resolver,
+    identity: MemberIdentity,
+    owned: Mapping[TopicPartition, OwnedPartition],
+    timeout_seconds: float,
+    read_groups: dict[TopicPartition, int],
 ) -> dict[TopicPartition, CommittedPosition | RaftMQError]:
     """Fence partitions in their own logs for their new owner, and return where it begins.
 
-    The result of a partition is `FencedError` if it has a later owner.
+    The result of a partition is `FencedError` if it has a later owner. `read_groups`: see `with_read_groups`.
     """
 
     async def ask(
@@ -104,7 +115,8 @@ async def open_partitions(
             for target, answer in _paired(group, answers)
         ]
 
-    return await ask_leaders(resolver, owned, timeout_seconds, _of_same_topic(ask, owned))
+    asking = with_read_groups(_of_same_topic(ask, owned), read_groups)
+    return await ask_leaders(resolver, owned, timeout_seconds, asking)
 
 
 async def commit_offsets(
@@ -147,17 +159,27 @@ async def commit_offsets(
 
 
 async def fetch_offsets(
-    resolver: Resolver, group: str, partitions: Iterable[TopicPartition], timeout_seconds: float
+    resolver: Resolver,
+    group: str,
+    partitions: Iterable[TopicPartition],
+    timeout_seconds: float,
+    read_groups: dict[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, CommittedPosition]:
-    """Return a group's committed offsets. Raises as `call_leaders` does."""
-    return await call_leaders(resolver, partitions, timeout_seconds, _asking_for_committed(resolver, group))
+    """Return a group's committed offsets. `read_groups`: see `with_read_groups`. Raises as `call_leaders` does."""
+    ask = with_read_groups(_asking_for_committed(resolver, group), read_groups)
+    return await call_leaders(resolver, partitions, timeout_seconds, ask)
 
 
 async def fetch_each_offset(
-    resolver: Resolver, group: str, partitions: Iterable[TopicPartition], timeout_seconds: float
+    resolver: Resolver,
+    group: str,
+    partitions: Iterable[TopicPartition],
+    timeout_seconds: float,
+    read_groups: dict[TopicPartition, int],
 ) -> dict[TopicPartition, CommittedPosition | RaftMQError]:
-    """Return a group's committed offsets, or an error for each partition, as `ask_leaders` does."""
-    return await ask_leaders(resolver, partitions, timeout_seconds, _asking_for_committed(resolver, group))
+    """Return committed offsets like `fetch_offsets`, or an error for each partition, as `ask_leaders` does."""
+    ask = with_read_groups(_asking_for_committed(resolver, group), read_groups)
+    return await ask_leaders(resolver, partitions, timeout_seconds, ask)
 
 
 def _asking_for_committed(resolver: Resolver, group: str) -> LeaderCall[CommittedPosition]:

@@ -16,10 +16,11 @@ from raftmq.client.base import settings
 from raftmq.client.connection.time_search import OffsetAndTimestamp
 from raftmq.client.consumer.consumer import Consumer
 from raftmq.client.consumer.rebalance_listener import RebalanceListener
+from raftmq.fsm.feature_levels import FEATURE_LEVEL
 from raftmq.fsm.log_commands import ResetOffset
-from raftmq.fsm.metadata_commands import Done, TakeGroupEpoch
+from raftmq.fsm.metadata_commands import Done, RaiseFeatureLevel, RecoverPartition, TakeGroupEpoch
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import Record, TopicPartition
+from raftmq.types import GroupId, Record, TopicPartition
 
 from tests.support.broker.harness import Harness, running
 from tests.support.client.broker_transport import ADDRESS, BrokerTransport, produce
@@ -871,6 +872,77 @@ async def test_a_position_at_the_assignment_belongs_to_the_group_that_had_it_com
         consumer.subscribe([TOPIC])
         await read(consumer, 4)
     assert seen == [(6, topic.partitions[0].group_id)]
+
+
+async def recover_empty(broker: Harness, group_id: int) -> None:
+    """Replace the group of a partition by one without records, as after the loss of a majority."""
+    await broker.register(1, "uuid-1", feature_level_max=FEATURE_LEVEL)
+    await broker._metadata(RaiseFeatureLevel(FEATURE_LEVEL))
+    partition = broker.metadata.state_machine.partition(GroupId(group_id))
+    assert partition is not None
+    command = RecoverPartition(
+        group_id=group_id, replica_id=partition.replicas[0].replica_id, term=9, log_end_offset=0, known_end_offset=0,
+        expected_revision=partition.revision,
+    )  # fmt: skip
+    assert isinstance(await broker._metadata(command), Done)
+
+
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        ("opened", "OpenPartitions"),
+        ("begun at committed", "FetchOffsets"),
+        ("begun", "ListOffsets"),
+        ("sought to committed", "FetchOffsets"),
+        ("sought to end", "ListOffsets"),
+    ],
+)
+async def test_a_position_that_a_recovered_group_returns_is_one_of_that_group(
+    broker: Harness, members: Members, how: str, method: str
+) -> None:
+    """It was named one of the earlier group, which the look-up had asked first: the next read went back, or ended with an error."""
+    topic = await broker.topic(TOPIC)
+    old = topic.partitions[0].group_id
+    transport = BrokerTransport(broker)
+    is_begun, reset = how.startswith("begun"), "latest" if method == "ListOffsets" else "none"
+    group_id = None if method == "ListOffsets" else "g"
+    usual = {"group_id": group_id, "enable_auto_commit": False, "auto_offset_reset": reset, "transport": transport}
+    consumer = members.make(**usual)
+    async with consumer:
+        if how.startswith("sought"):
+            consumer.assign([part(0)])
+            await consumer.seek(part(0), 0)
+            await until(lambda: consumer._fetcher.partitions[part(0)].group_id == old)
+            consumer.pause(part(0))
+        transport.refusals[method] = errors.NoLeaderError("no leader")
+        transport.calls.clear()
+        if how == "opened":
+            consumer.subscribe([TOPIC])
+        elif is_begun:
+            consumer.assign([part(0)])
+        else:
+            seek = consumer.seek_to_committed if group_id else consumer.seek_to_end
+            seeking = asyncio.ensure_future(seek())
+        await until(lambda: transport.calls[method] > 0)
+        await recover_empty(broker, old)
+        await until(lambda: consumer._resolver.present_group(old) != old)
+        described = (await broker.admin.describe_topic(pb.DescribeTopicRequest(name=TOPIC), broker.call())).topic
+        new = described.partitions[0].group_id
+        await produce(broker, described, 0, 4)
+        if group_id:
+            async with members.make(group_id="g", enable_auto_commit=False) as other:
+                other.assign([part(0)])
+                await other.seek(part(0), 4)
+                await other.commit({part(0): 4})
+        del transport.refusals[method]
+        if how.startswith("sought"):
+            await seeking
+        await until(lambda: part(0) in consumer.assignment())
+        assert await consumer.position(part(0)) == 4
+        assert consumer._fetcher.partitions[part(0)].read_group_id == new
+        consumer.resume(part(0))
+        await produce(broker, described, 0, 1, start=4)
+        assert [record.offset for record in await read(consumer, 1)] == [4]
 
 
 async def test_a_topic_that_is_created_again_is_a_different_topic(broker: Harness, members: Members) -> None:
