@@ -87,7 +87,7 @@ async def test_a_missing_ballast_is_allocated_again_although_no_append_was_refus
 
 
 async def test_an_impossible_ballast_is_attempted_at_a_slow_interval(tmp_path, monkeypatch):
-    """Under a user's quota each attempt holds for a moment what is left of it, so that a commit then fails and ends the process."""
+    """Under a user's quota each attempt holds the rest of it for a moment, and a commit then fails and ends the process."""
     volume = Volume(tmp_path)
     disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
     engine = SimpleNamespace(
