@@ -109,14 +109,20 @@ async def test_a_peer_that_was_restarted_still_knows_the_newer_boot(nodes):
     assert two.registry.uuid in third.registry.known_boots()
 
 
-async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(nodes):
-    """Two brokers with one identity would vote twice. The copy has the same boot number, but another mark."""
+async def three_and_a_clone(nodes):
+    """Return three nodes. The second began again after its directory was copied to "clone", and the others have met it since."""
     one, two, third = await three(nodes)
     await nodes.stop(two)
     copied(nodes, "two", "clone")
     two = await nodes.serve("two")
     for node in (one, third):
         await has_met(node, two)
+    return one, two, third
+
+
+async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(nodes):
+    """Two brokers with one identity would vote twice. The copy has the same boot number, but another mark."""
+    _, two, _ = await three_and_a_clone(nodes)
     clone = nodes.begin("clone")
     await until(clone, Reason.STALE_DIRECTORY)
     assert clone.registry.boot == two.registry.boot
@@ -125,12 +131,7 @@ async def test_a_second_process_of_a_directory_is_refused_and_the_first_goes_on(
 
 async def test_a_refused_copy_is_no_warning_once_the_newest_directory_was_connected(nodes):
     """Whenever the broker was stopped afterwards, the others said again that its directory had been refused."""
-    one, two, third = await three(nodes)
-    await nodes.stop(two)
-    copied(nodes, "two", "clone")
-    two = await nodes.serve("two")
-    for node in (one, third):
-        await has_met(node, two)
+    one, two, third = await three_and_a_clone(nodes)
     await stopped(nodes, two, one, third)
     clone = nodes.begin("clone")
     await until(clone, Reason.STALE_DIRECTORY)
@@ -146,15 +147,10 @@ async def test_a_refused_copy_is_no_warning_once_the_newest_directory_was_connec
 
 async def test_a_copy_that_was_refused_while_its_original_ran_says_nothing_about_the_original_when_that_stops(nodes):
     """The advice was to start the healthy broker on an empty directory."""
-    one, two, third = await three(nodes)
-    await nodes.stop(two)
-    copied(nodes, "two", "clone")
-    two = await nodes.serve("two")
-    for node in (one, third):
-        await has_met(node, two)
-        async with asyncio.timeout(WAIT_SECONDS):
-            while not node.view.is_connected(two.view.node_id):
-                await asyncio.sleep(0.01)
+    one, two, third = await three_and_a_clone(nodes)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not (one.view.is_connected(two.view.node_id) and third.view.is_connected(two.view.node_id)):
+            await asyncio.sleep(0.01)
     clone = nodes.begin("clone")
     await until(clone, Reason.STALE_DIRECTORY)
     await nodes.stop(clone)

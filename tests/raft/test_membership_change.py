@@ -324,19 +324,6 @@ def test_without_the_message_of_a_removed_leader_the_others_elect_after_a_timeou
     assert cluster.leaders() in ([2], [3])
 
 
-def test_the_only_replica_that_is_exchanged_hands_over_immediately() -> None:
-    cluster = Cluster(1)
-    cluster.elect(1)
-    cluster.add(2, is_empty=True)
-    cluster.change(1, (LEARN, 2))
-    cluster.pump()
-    cluster.tick(2)
-    cluster.change(1, (ADD, 2), (REMOVE, 1))
-    cluster.pump()
-    assert cluster.leaders() == [2]
-    assert cluster[2].membership == membership(2)
-
-
 def exchange_only_replica(cluster: Cluster) -> None:
     """Move a group of one replica to another: (1) becomes (2)."""
     cluster.elect(1)
@@ -345,6 +332,14 @@ def exchange_only_replica(cluster: Cluster) -> None:
     cluster.pump()
     cluster.tick(2)
     cluster.change(1, (ADD, 2), (REMOVE, 1))
+
+
+def test_the_only_replica_that_is_exchanged_hands_over_immediately() -> None:
+    cluster = Cluster(1)
+    exchange_only_replica(cluster)
+    cluster.pump()
+    assert cluster.leaders() == [2]
+    assert cluster[2].membership == membership(2)
 
 
 def remove_one_of_two(cluster: Cluster) -> None:
@@ -469,13 +464,8 @@ def test_a_voter_does_not_campaign_for_a_transfer_that_was_given_up() -> None:
 def test_a_voter_that_learns_of_the_change_by_its_campaign_repeats_it_immediately() -> None:
     """The message of the removed leader overtook the news that the change is committed. They use different connections."""
     cluster = Cluster(1)
-    cluster.elect(1)
-    cluster.add(2, is_empty=True)
-    cluster.change(1, (LEARN, 2))
-    cluster.pump()
-    cluster.tick(2)
+    exchange_only_replica(cluster)
     cluster.is_lost = lambda message: isinstance(message, AppendRequest) and not message.entries
-    cluster.change(1, (ADD, 2), (REMOVE, 1))
     cluster.pump()
     assert cluster.leaders() == [2]
     assert (cluster[2].term, cluster[2].membership) == (8, membership(2))

@@ -44,13 +44,18 @@ def refusal(engine: SimpleNamespace) -> Any:
     return engine.write_refusal
 
 
-async def test_below_the_reserve_appends_are_refused_and_the_ballast_makes_room(tmp_path):
-    volume = Volume(tmp_path)
-    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
+def watched(directory):
+    """Return a volume, its reserve, an engine that only takes refusals, and their watch."""
+    volume = Volume(directory)
+    disk = DiskReserve(directory, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
     engine = SimpleNamespace(
         loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
     )
-    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    return volume, disk, engine, DiskWatch(disk, engine, directory, StrictSupervisor())
+
+
+async def test_below_the_reserve_appends_are_refused_and_the_ballast_makes_room(tmp_path):
+    volume, disk, engine, watch = watched(tmp_path)
     disk.create_ballast()
 
     await watch.look()
@@ -75,12 +80,7 @@ async def test_below_the_reserve_appends_are_refused_and_the_ballast_makes_room(
 
 async def test_a_missing_ballast_is_allocated_again_although_no_append_was_refused(tmp_path):
     """If its allocation had failed once, the next full disk found a broker without space for votes and trims."""
-    volume = Volume(tmp_path)
-    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
-    engine = SimpleNamespace(
-        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
-    )
-    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    volume, _, engine, watch = watched(tmp_path)
     await watch.look()
     assert refusal(engine) is None
     assert volume.has_ballast()
@@ -88,12 +88,7 @@ async def test_a_missing_ballast_is_allocated_again_although_no_append_was_refus
 
 async def test_an_impossible_ballast_is_attempted_at_a_slow_interval(tmp_path, monkeypatch):
     """Under a user's quota each attempt holds the rest of it for a moment, and a commit then fails and ends the process."""
-    volume = Volume(tmp_path)
-    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
-    engine = SimpleNamespace(
-        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
-    )
-    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    volume, _, _, watch = watched(tmp_path)
     allocate, attempts = os.posix_fallocate, []
 
     def over_quota(*_range):
@@ -117,12 +112,7 @@ async def test_an_impossible_ballast_is_attempted_at_a_slow_interval(tmp_path, m
 
 async def test_appends_are_accepted_again_although_the_ballast_cannot_be_restored(tmp_path, monkeypatch):
     """Its directory could not be synced, and appends were refused until it could be, on a volume with room."""
-    volume = Volume(tmp_path)
-    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
-    engine = SimpleNamespace(
-        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
-    )
-    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    volume, _, engine, watch = watched(tmp_path)
     volume.free = RESERVE
     await watch.look()
     assert refusal(engine).code == pb.DISK_FULL
@@ -184,12 +174,7 @@ async def test_bytes_in_flight_count_as_used(tmp_path):
 
 async def test_entries_accepted_by_leaders_are_written_into_half_of_the_reserve(tmp_path):
     """A trim that frees space comes after these entries in the log. A replica that refused them would stay full."""
-    volume = Volume(tmp_path)
-    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
-    engine = SimpleNamespace(
-        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
-    )
-    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    volume, _, engine, watch = watched(tmp_path)
     volume.free = RESERVE // 2 + MIB
     await watch.look()
     assert refusal(engine) is not None
@@ -235,12 +220,7 @@ async def test_before_the_node_has_an_id_the_data_directory_is_named(tmp_path):
 
 async def test_a_small_volume_is_checked_often_enough_for_a_fast_disk(tmp_path):
     """A volume of 200 MB has a reserve of 40 MB, and producers can write 130 MB in a second."""
-    volume = Volume(tmp_path)
-    disk = DiskReserve(tmp_path, RESERVE, ballast_bytes=BALLAST, free_bytes=volume.free_bytes)
-    engine = SimpleNamespace(
-        loop=asyncio.get_running_loop(), inbound_bytes=0, write_refusal=None, refuses_entries=False, node_id=1
-    )
-    watch = DiskWatch(disk, engine, tmp_path, StrictSupervisor())
+    volume, _, engine, watch = watched(tmp_path)
     watching = asyncio.create_task(watch.run())
     try:
         while not watch.reserve_bytes:
