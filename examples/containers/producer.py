@@ -4,7 +4,8 @@ import itertools
 import json
 import os
 import signal
-import threading
+import time
+from types import FrameType
 
 from raftmq.errors import TopicAlreadyExistsError
 from raftmq.sync import Admin, Producer
@@ -15,9 +16,15 @@ CUSTOMERS = 4
 
 def main() -> None:
     """Create the topic if it does not exist, and write orders of a few customers."""
-    stopped = threading.Event()
+    is_stopped = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        # A plain variable: a handler may interrupt code that holds the lock of an event.
+        nonlocal is_stopped
+        is_stopped = True
+
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(stop_signal, lambda _number, _frame: stopped.set())
+        signal.signal(stop_signal, stop)
     with Admin(bootstrap_servers=SERVERS) as admin:
         try:
             admin.create_topic("orders", partitions=6, replication_factor=3)
@@ -29,7 +36,8 @@ def main() -> None:
             order = {"number": number, "customer": customer}
             producer.send_and_wait("orders", key=customer.encode(), value=json.dumps(order).encode())
             print("wrote", order, flush=True)
-            if stopped.wait(1):
+            time.sleep(1)
+            if is_stopped:
                 return
 
 

@@ -58,16 +58,17 @@ class Stop:
     """Hold the request to end the job."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        # A plain variable: a second signal may interrupt the handler of the first while it holds the lock of an event.
+        self._is_asked = False
 
     def ask(self) -> None:
         """Ask the job to end at the next opportunity."""
-        self._asked.set()
+        self._is_asked = True
 
     @property
     def is_asked(self) -> bool:
         """Return whether the job was asked to end."""
-        return self._asked.is_set()
+        return self._is_asked
 
     def listen(self) -> None:
         """Let SIGTERM and SIGINT ask the job to end.

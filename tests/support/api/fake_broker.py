@@ -1,7 +1,6 @@
 """Stands in for ``raftmq``: a process that says it is ready and answers Admin.DescribeCluster. Takes `broker start` arguments.
 
-Behaviour is chosen by the environment variable FAKE_BROKER: "" (healthy), "exit" (fails at start), "mute" (never ready), "stubborn"
-(ignores SIGTERM).
+Behaviour is chosen by the environment variable FAKE_BROKER: "" (healthy), "exit" (fails at start), "mute" (never ready).
 """
 
 import itertools
@@ -9,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,8 +40,8 @@ def main() -> int:
     if mode == "exit":
         print("cannot open the data directory: it is full of bees", file=sys.stderr)
         return 3
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    # A handler that sets an event can interrupt the wait for that event while it holds the event's lock. Then both wait for ever.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads that start later inherit it
     server = grpc.server(ThreadPoolExecutor(2))
     handler = grpc.unary_unary_rpc_method_handler(
         describe,
@@ -68,7 +66,7 @@ def main() -> int:
         }
         print("not json", flush=True)
         print(json.dumps(ready), flush=True)
-    ended.wait()
+    signal.sigwait({signal.SIGTERM})
     server.stop(0).wait()
     return 0
 
