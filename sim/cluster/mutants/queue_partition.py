@@ -290,12 +290,12 @@ def late_rows_reach_the_old_state() -> None:
 @queue_mutant(
     "leases come before the settlements of their entry, and use its work up",
     queues={
-        "is_work_small": True, "message_ttl_ms": 400, "producers": 6, "workers": 8, "pause_seconds": 0.02, "attempts_max": 0,
+        "is_work_small": True, "message_ttl_ms": 400, "producers": 24, "workers": 10, "pause_seconds": 0.05, "attempts_max": 0,
         "is_single_active": False, "partitions": 1, "leased_per_tenant_max": 0, "config": {}, "lease_ms": 3_000,
     },
     stall_disk=8,
-    fault_every=0.2,
-    disk_latency=0.05,
+    fault_every=1.0,
+    disk_latency=0.06,
 )  # fmt: skip
 def leases_before_settlements() -> None:
     from raftmq.broker.partitions.queue import commands
