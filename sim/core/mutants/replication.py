@@ -107,6 +107,27 @@ class HeartbeatsPlainCommit(RaftCore):
         super()._on_heartbeat(replace(message, commit_index=clamped))
 
 
+class LateCommitUnchecked(RaftCore):
+    """A late append of an earlier term commits entries, although the log may differ from its leader's."""
+
+    __slots__ = ()
+
+    def _learn_late_commit(self, message: AppendRequest) -> None:
+        committed = LogIndex(min(message.commit_index, self.log.last_index))
+        if committed > self.log.commit:
+            self._learn_commit(committed, self.log.term_at(committed))
+
+
+class LateCommitBeyondPrev(LateCommitUnchecked):
+    """A late append of an earlier term commits entries beyond its `prev`, which the log may have from another leader."""
+
+    __slots__ = ()
+
+    def _learn_late_commit(self, message: AppendRequest) -> None:
+        if self.log.has(message.prev_index, message.prev_term):
+            super()._learn_late_commit(message)
+
+
 class _StableByIndex(RaftLog):
     """Accepts a completion by its index alone."""
 
