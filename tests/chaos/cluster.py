@@ -151,6 +151,8 @@ class ChaosCluster(LocalCluster):
             **asdict(replace(place, environment=environment)),
             "data_dir": str(self._volumes[broker_id].path / "data") if broker_id in self._volumes else "",
             "limits": {},
+            "is_numbered": True,
+            "program": "",
         }
 
     def _seen_address(self, broker_id: int, address: str) -> str:
@@ -192,7 +194,18 @@ class ChaosCluster(LocalCluster):
 
     def limit(self, broker_id: int, limits: Mapping[str, int]) -> None:
         """Set the soft and hard resource limits (`RLIMIT_…`) that the broker has from its next start on, in place of earlier ones."""
-        self._places[str(broker_id)]["limits"] = dict(limits)
+        self._change_place(broker_id, limits=dict(limits))
+
+    def number(self, broker_id: int, *, is_numbered: bool) -> None:
+        """Give or deny this place its broker id. Without one the data directory decides which broker starts here."""
+        self._change_place(broker_id, is_numbered=is_numbered)
+
+    def run_program(self, broker_id: int, program: Path | None) -> None:
+        """Start the broker with this Python program from its next start on. None: with `raftmq`."""
+        self._change_place(broker_id, program=str(program or ""))
+
+    def _change_place(self, broker_id: int, **changes: object) -> None:
+        self._places[str(broker_id)] |= changes
         (self.root / PLACES).write_text(json.dumps(self._places))
 
     def addresses_of(self, broker_id: int) -> tuple[str, ...]:
@@ -212,6 +225,20 @@ class ChaosCluster(LocalCluster):
         data_dir = self.data_dir(broker_id).resolve()
         wipe(data_dir)
         shutil.copytree(copy, data_dir)
+
+    def exchange_data(self, one: int, other: int) -> None:
+        """Exchange the data of two brokers that do not run."""
+        aside = self.root / "aside"
+        try:
+            shutil.copytree(self.data_dir(one).resolve(), aside)
+            self.replace_data(one, self.data_dir(other).resolve())
+            self.replace_data(other, aside)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def rejoin(self, broker_id: int, broker_at: int) -> None:
+        """Start a broker that does not run and has left its cluster. It joins the cluster of another broker with its data."""
+        self._launch(self._broker(broker_id), "--join", self._broker(broker_at).peer_address)
 
     @contextmanager
     def clone(self, broker_id: int) -> Iterator[None]:

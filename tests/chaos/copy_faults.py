@@ -1,4 +1,5 @@
-"""Faults with copies of a data directory: an old copy is restored, or two brokers run on the same data. No acknowledged record is lost.
+"""Faults with data directories in a wrong place: an old copy is restored, two brokers run on the same data, or two exchange their data. No
+acknowledged record is lost.
 
 A broker with restored or cloned data has forgotten votes and acknowledgements, so the others must not believe it. It may report this and
 serve nothing. The fault then starts it on an empty disk, as the operations guide says.
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.chaos.condition import is_ready, wait_until, what_is_not_whole
-from tests.chaos.fault import START_SECONDS, FaultError, Target, fault
+from tests.chaos.fault import START_SECONDS, FaultError, Target, fault, last_lines, served_or_ended
 
 SETTLE_SECONDS = 45.0
 """A broker that has not recovered by then gets an empty disk."""
@@ -103,3 +104,54 @@ def two_brokers_of_one_directory(target: Target) -> Iterator[str]:
         if not cluster.is_running(victim):
             cluster.restart(victim, wait=False)
         _settle(target, victim)
+
+
+@fault("copies", (2.0, 5.0), needs_whole=True)
+def exchanged_directories(target: Target) -> Iterator[str]:
+    """Exchange the data of two brokers whose numbers are not configured. Each is the other one then, at the other's addresses."""
+    cluster = target.cluster
+    one, other = target.chance.sample(cluster.broker_ids, 2)
+
+    def exchange(*, are_numbered: bool) -> None:
+        for victim in (one, other):
+            if cluster.is_running(victim):
+                cluster.kill(victim)
+            cluster.number(victim, is_numbered=are_numbered)
+        cluster.exchange_data(one, other)
+        for victim in (one, other):
+            cluster.restart(victim, wait=False)
+
+    exchange(are_numbered=False)
+    try:
+        for victim in (one, other):
+            if not served_or_ended(target, victim, "at the addresses of another broker"):
+                raise FaultError(f"the data of another broker end {victim}:\n{last_lines(target, victim)}")
+        yield f"{one} and {other} are each other"
+    finally:
+        exchange(are_numbered=True)
+
+
+@fault("copies", (0.0, 0.5), needs_whole=True)
+def data_of_another_number(target: Target) -> Iterator[str]:
+    """Exchange the data of two brokers whose numbers are configured. Each must refuse them in words."""
+    cluster = target.cluster
+    one, other = target.chance.sample(cluster.broker_ids, 2)
+    for victim in (one, other):
+        cluster.kill(victim)
+    cluster.exchange_data(one, other)
+    try:
+        for victim, owner in ((one, other), (other, one)):
+            logged = len(cluster.logs(victim))
+            cluster.restart(victim, wait=False)
+            if served_or_ended(target, victim, f"with the data of {owner}"):
+                raise FaultError(f"broker {victim} serves with the data of broker {owner}")
+            if f"belongs to broker {owner}" not in cluster.logs(victim)[logged:]:
+                raise FaultError(f"broker {victim} does not name the owner of its data:\n{last_lines(target, victim)}")
+        yield f"{one} and {other} refused the data of each other"
+    finally:
+        for victim in (one, other):
+            if cluster.is_running(victim):
+                cluster.kill(victim)
+        cluster.exchange_data(one, other)
+        for victim in (one, other):
+            cluster.restart(victim, wait=False)

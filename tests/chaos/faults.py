@@ -6,7 +6,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.chaos import clock_faults, copy_faults, file_faults, limit_faults, order_faults, space_faults  # noqa: F401 -- they register theirs
+from tests.chaos import (  # noqa: F401 -- they register theirs
+    clock_faults,
+    copy_faults,
+    file_faults,
+    limit_faults,
+    majority_faults,
+    order_faults,
+    space_faults,
+    version_faults,
+)
 from tests.chaos.condition import busiest_leader, wait_until
 from tests.chaos.damage import flip_bytes, flip_in_newest_row, replica_files, truncate
 from tests.chaos.fault import FAULTS, FaultError, Target, damaged, families, fault

@@ -1,8 +1,7 @@
 """Start one broker in its place: the program that `ChaosCluster` runs in front of ``raftmq``.
 
-``python launch.py PLACES COMMAND... broker start --broker-id N ...`` reads the place of broker N from a JSON file, changes the command
-accordingly and executes it in this process, so the started process is the broker. Invariant: it imports only the standard library, because
-it precedes each start.
+``python launch.py PLACES COMMAND... broker start --broker-id N ...`` reads place N from a JSON file, changes the command accordingly and executes
+it in this process, so the started process is the broker. Invariant: it imports only the standard library, because it precedes each start.
 """
 
 from __future__ import annotations
@@ -14,10 +13,19 @@ import sys
 from pathlib import Path
 
 LISTEN = ("--listen", "--peer-listen", "--http-listen")
+NUMBER = "--broker-id"
+MODULE = ("-m", "raftmq")
 
 
 def placed(command: list[str], place: dict[str, object]) -> list[str]:
-    """Return the command with the listen addresses and arguments of the place."""
+    """Return the command with the listen addresses, arguments and program of the place, and with a broker id only if the place has one."""
+    if not place["is_numbered"]:
+        at = command.index(NUMBER)
+        command = command[:at] + command[at + 2 :]
+    if place["program"]:
+        at = command.index(MODULE[0])
+        assert tuple(command[at : at + 2]) == MODULE
+        command = [*command[:at], str(place["program"]), *command[at + 2 :]]
     host = place["bind_host"]
     changed = [
         f"{host}:{word.rpartition(':')[2]}" if host and before in LISTEN else word
@@ -29,7 +37,7 @@ def placed(command: list[str], place: dict[str, object]) -> list[str]:
 def main() -> None:
     """Replace this process with the broker."""
     places_path, *command = sys.argv[1:]
-    broker_id = command[command.index("--broker-id") + 1]
+    broker_id = command[command.index(NUMBER) + 1]
     place = json.loads(Path(places_path).read_bytes())[broker_id]
     for name, value in place["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))

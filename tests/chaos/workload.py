@@ -47,11 +47,19 @@ class Workload:
         partitions: Number of its partitions.
         history_path: File for the history.
         seed: Seed of the clients' choices.
+        prefix: Prefix of the clients' names, for clients that follow others on the same topic.
     """
 
     def __init__(
-        self, bootstrap_servers: Callable[[], str], topic: str, partitions: int, history_path: Path, seed: int
+        self,
+        bootstrap_servers: Callable[[], str],
+        topic: str,
+        partitions: int,
+        history_path: Path,
+        seed: int,
+        prefix: str = "",
     ) -> None:
+        self._prefix = prefix
         self._servers = bootstrap_servers
         self._topic = topic
         self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
@@ -66,14 +74,15 @@ class Workload:
         self.read = 0
 
     async def __aenter__(self) -> Self:
+        prefix = self._prefix
         jobs = (
-            self._write_patiently("patient", PATIENT_MS),
-            self._write_patiently("impatient", IMPATIENT_MS),
-            self._write_and_die("mortal"),
-            self._read("follower", self._partitions, goes_back=False),
-            self._read("rereader", self._partitions, goes_back=True),
-            self._change_topics("operator"),
-            self._watch_partitions("newcomer"),
+            self._write_patiently(f"{prefix}patient", PATIENT_MS),
+            self._write_patiently(f"{prefix}impatient", IMPATIENT_MS),
+            self._write_and_die(f"{prefix}mortal"),
+            self._read(f"{prefix}follower", self._partitions, goes_back=False),
+            self._read(f"{prefix}rereader", self._partitions, goes_back=True),
+            self._change_topics(f"{prefix}operator"),
+            self._watch_partitions(f"{prefix}newcomer"),
         )
         self._tasks = [asyncio.create_task(job) for job in jobs]
         return self
@@ -220,7 +229,7 @@ class Workload:
         number = 0
         while not self._is_stopping.is_set():
             number += 1
-            topic = f"{self._topic}-side-{number}"
+            topic = f"{self._topic}-{self._prefix}side-{number}"
             admin = Admin(bootstrap_servers=self._servers(), request_timeout_ms=ADMIN_MS)
             try:
                 async with RecordingAdmin(admin, self.recorder, f"{name}-{number}") as operator:
@@ -270,7 +279,7 @@ class Workload:
         async with asyncio.timeout(seconds):
             await self._new_partitions()
             for name in ("final-1", "final-2"):
-                await self._read_all(name, self._partitions)
+                await self._read_all(f"{self._prefix}{name}", self._partitions)
 
     async def _read_all(self, name: str, partitions: Sequence[TopicPartition]) -> None:
         consumer = Consumer(bootstrap_servers=self._servers(), auto_offset_reset="earliest")

@@ -40,7 +40,7 @@ def main() -> int:
     if mode == "exit":
         print("cannot open the data directory: it is full of bees", file=sys.stderr)
         return 3
-    # A handler that sets an event can interrupt the wait for that event while it holds the event's lock. Then both wait for ever.
+    # A handler that sets an event can interrupt the wait for that event while it holds the event's lock. Then neither returns.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads that start later inherit it
     server = grpc.server(ThreadPoolExecutor(2))
     handler = grpc.unary_unary_rpc_method_handler(
