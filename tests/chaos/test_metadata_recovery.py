@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,34 +14,18 @@ from tests.chaos.cluster import ChaosCluster
 from tests.chaos.condition import is_ready, wait_until, what_is_not_whole
 from tests.chaos.run import FINISH_SECONDS, FIRST_RECORDS, HEALED_SECONDS, PARTITIONS, PROGRESS_SECONDS
 from tests.chaos.workload import Workload
+from tests.support.e2e.raftmq_command import raftmq
+from tests.support.e2e.stored_metadata import newest_metadata
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
 
 TOPIC = "orders"
-COMMAND_SECONDS = 60.0
 
 
-def recover(action: str, data_dir: Path, *options: str) -> str:
-    """Run `raftmq recover` and return its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "raftmq", "recover", action, str(data_dir), *options],
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=COMMAND_SECONDS,
-    )
+def recover(cluster: ChaosCluster, action: str, broker_id: int) -> None:
+    """Run `raftmq recover` on the data of a broker that does not run."""
+    done = raftmq(cluster, "recover", action, str(cluster.data_dir(broker_id)), "--unsafe", "--yes")
     assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def newest_metadata(cluster: ChaosCluster) -> int:
-    """Return the broker whose stored metadata have the highest term and, among equal terms, the highest index."""
-
-    def place(broker_id: int) -> tuple[int, int]:
-        found = json.loads(recover("metadata", cluster.data_dir(broker_id).resolve(), "-o", "json"))
-        return found["term"], found["last_index"]
-
-    return max(cluster.broker_ids, key=place)
 
 
 def metadata_voters(cluster: ChaosCluster) -> int:
@@ -56,13 +37,13 @@ def recover_metadata(cluster: ChaosCluster) -> None:
     """Make one broker the only voter of a new cluster, and let the others join it with their data, as the guide says."""
     for broker_id in cluster.broker_ids:
         cluster.kill(broker_id)
-    kept = newest_metadata(cluster)
-    recover("metadata", cluster.data_dir(kept).resolve(), "--unsafe", "--yes")
+    kept = newest_metadata(cluster, *cluster.broker_ids)
+    recover(cluster, "metadata", kept)
     cluster.restart(kept, wait=False)
     assert wait_until(lambda: is_ready(cluster, kept), HEALED_SECONDS)
     for broker_id in cluster.broker_ids:
         if broker_id != kept:
-            recover("rejoin", cluster.data_dir(broker_id).resolve(), "--unsafe", "--yes")
+            recover(cluster, "rejoin", broker_id)
             cluster.rejoin(broker_id, kept)
             assert wait_until(lambda: is_ready(cluster, broker_id), HEALED_SECONDS)  # noqa: B023 -- called now
     assert wait_until(lambda: not what_is_not_whole(cluster, TOPIC), HEALED_SECONDS), what_is_not_whole(cluster, TOPIC)

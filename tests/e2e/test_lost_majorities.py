@@ -13,6 +13,7 @@ from raftmq.testing import LocalCluster
 
 from tests.support.e2e.helpers import eventually, is_ready
 from tests.support.e2e.raftmq_command import assert_one_sentence, doctor, lines_of, raftmq
+from tests.support.e2e.stored_metadata import newest_metadata
 
 pytestmark = [pytest.mark.e2e]
 
@@ -35,19 +36,6 @@ def write(cluster: LocalCluster) -> None:
 
 def values(cluster: LocalCluster) -> list[str]:
     return [line["value"] for line in lines_of(cluster, "orders", "--from-beginning")]
-
-
-def newest_metadata(cluster: LocalCluster, *broker_ids: int) -> int:
-    """Return the broker with the newest metadata, as the guide says."""
-
-    def place(broker_id: int) -> tuple[int, int]:
-        done = raftmq(cluster, "recover", "metadata", str(cluster.data_dir(broker_id)), "-o", "json")
-        assert done.returncode == 0, done.stderr
-        found = json.loads(done.stdout)
-        assert (found["result"], found["broker_id"]) == ("stored", broker_id)
-        return found["term"], found["last_index"]
-
-    return max(broker_ids, key=place)
 
 
 @pytest.mark.long
