@@ -14,6 +14,7 @@ This module must not decide what is deleted or who leads. Source: NTP (RFC 5905:
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
@@ -193,14 +194,13 @@ class PeerClocks:
         answered and no clock differs, or every node answered. After `Timing.clock_wait_seconds` it is always True, because peers
         may be down.
         """
-        if self._agreed_ms() is not None:
+        if self._agreed_ms() is not None or self.look().agreement in (Agreement.AGREES, Agreement.DIFFERS):
             return True
-        agreement = self.look().agreement
-        if agreement is Agreement.DISPUTED:
-            is_heard = all(node_id in self._heard for node_id in self._peers())
-        else:
-            is_heard = agreement is not Agreement.UNHEARD or bool(self._heard)
-        return is_heard or self._loop.time() - self._began_at > self._timing.clock_wait_seconds
+        now, own_ms = self._loop.time(), self._clock.now_ms()
+        answers = self._answers(now)
+        has_heard_all = len(answers) == len(self._peers())
+        is_confirmed = bool(answers) and all(self._is_near(own_ms, clock_ms) for clock_ms in answers.values())
+        return has_heard_all or is_confirmed or now - self._began_at > self._timing.clock_wait_seconds
 
     def now_ms(self) -> int:
         """Return the time to stamp entries with: this clock's, unless others are more trustworthy."""
@@ -220,8 +220,9 @@ class PeerClocks:
         is_confirmed = self._held_ms is not None and any(self._is_near(clock_ms, held_ms) for clock_ms in heard)
         if is_confirmed or not self.is_comparable:
             return int(held_ms)
-        # a stamp that is too late keeps records for too long, but one that is too early would delete them too early
-        return int(max(own_ms, held_ms, *heard))
+        # A stamp that is too late keeps records for too long, but one that is too early would delete them too early. So old answers count, too:
+        # a clock that was contradicted does not become right when the other node falls silent.
+        return int(max(own_ms, held_ms, *self._answers(now).values()))
 
     def _agreed_ms(self) -> int | None:
         """Return this clock's time if it agreed a moment ago and has not leapt since, else None. The fast path of `now_ms`."""
@@ -231,12 +232,15 @@ class PeerClocks:
 
     def _fresh(self, now: float) -> dict[NodeId, float]:
         """Return the other nodes' present wall clock times, computed from their recent answers."""
-        oldest = now - _CHECKS_KEPT * self._timing.clock_check_seconds
+        return self._answers(now, now - _CHECKS_KEPT * self._timing.clock_check_seconds)
+
+    def _answers(self, now: float, since: float = -math.inf) -> dict[NodeId, float]:
+        """Return the other nodes' present wall clock times, computed from their last answers since a loop time, and since the last leap."""
         peers = set(self._peers())
         return {
             node_id: heard.ahead_ms + now * 1000
             for node_id, heard in self._heard.items()
-            if node_id in peers and heard.at >= oldest
+            if node_id in peers and heard.at >= since
         }
 
     def _is_near(self, one_ms: float, other_ms: float) -> bool:

@@ -15,6 +15,7 @@ from raftmq.broker.base.limits import Limits, Timing
 from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.cluster.clock_watch import ClockWatch
+from raftmq.broker.peers import clocks as clocks_module
 from raftmq.broker.peers.clocks import Agreement, ClockStanding, PeerClocks
 from raftmq.broker.peers.codec import FrameError, FrameType, encode_clock, encode_clock_question
 from raftmq.proto import queue_pb2 as pb
@@ -210,6 +211,36 @@ def test_without_a_majority_no_stamp_is_earlier_than_the_latest_clock():
     cluster.check()
     assert cluster.agreements() == [X, X]
     assert abs(cluster.error_ms(2)) <= 1
+    assert abs(cluster.error_ms(1)) <= 1
+
+
+def test_a_clock_that_was_contradicted_is_not_followed_when_the_other_one_falls_silent():
+    """Old answers were forgotten, and records were stamped by the wrong clock of a broker that had just started (seed 1000945)."""
+    cluster = Cluster(-25 * HOUR_MS, 0, 0)
+    cluster.down = {3}
+    cluster.check()
+    assert cluster.agreements() == [X, X]
+    cluster.down = {2, 3}
+    for _ in range(7):
+        cluster.check()
+    assert cluster.agreements() == [U]
+    assert cluster.takes_records(1), "the others may be down for long"
+    assert abs(cluster.error_ms(1)) <= 1
+
+
+def test_a_clock_that_was_contradicted_stamps_nothing_until_every_node_had_time_to_answer(monkeypatch):
+    monkeypatch.setattr(clocks_module, "_CHECKS_KEPT", 1)
+    cluster = Cluster(-25 * HOUR_MS, 0, 0)
+    cluster.down = {3}
+    cluster.check()
+    cluster.down = {2, 3}
+    cluster.check()
+    assert cluster.agreements() == [U]
+    assert not cluster.takes_records(1), "the third may decide which clock is wrong"
+    cluster.down = {2}
+    cluster.check()
+    assert cluster.agreements() == [X, X]
+    assert cluster.takes_records(1), "every node has answered"
     assert abs(cluster.error_ms(1)) <= 1
 
 
