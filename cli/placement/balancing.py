@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.admin_calls import as_question, run_admin, run_question
-from raftmq.cli.exit_codes import reported, reported_question
+from raftmq.cli.exit_codes import CommandError, ExitCode, reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import COUNT_MAX, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
@@ -37,7 +37,7 @@ from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
-    from raftmq.client.admin.move_descriptions import BalancingSettings, RebalancePlan
+    from raftmq.client.admin.move_descriptions import BalancingSettings, GivenUpMove, RebalancePlan
 
 GIVEN_UP_SHOWN_MAX = 20
 """Moves that were given up and are printed for people; JSON has more."""
@@ -61,17 +61,20 @@ def rebalance(
     """Give all brokers equal shares of replicas and leaderships, with few moves.
 
     It works once, also while automatic balancing is off, and ends all pins of partitions that were moved by hand,
-    except with --leaders-only. The command ends when no partition moves any more and the preferred leaders lead. The cluster
-    does the work: interrupting the command does not stop it.
+    except with --leaders-only. The command ends when no partition moves any more and the preferred leaders lead, with exit
+    code 6 if moves were given up. The cluster does the work: interrupting the command does not stop it.
     """
 
     async def balance(admin: Admin) -> tuple[RebalancePlan, int]:
+        is_awaited = wait and not dry_run
         with as_question():
             away = await _leaders_away(admin)
+            given_up_before = await _given_up(admin) if is_awaited else frozenset()
         plan = await admin.rebalance(dry_run=dry_run, leaders_only=leaders_only)
         count = _count_of(plan) + away
-        if wait and count and not dry_run:
+        if is_awaited and count:
             await wait_until_over("rebalancing", _look(admin, count))
+            _demand_none_given_up(await _given_up(admin) - given_up_before)
         return plan, away
 
     plan, away = (run_question if dry_run else run_admin)(bootstrap_servers, timeout, balance)
@@ -178,6 +181,20 @@ async def _leaders_away(admin: Admin) -> int:
         if one.is_connected and one.state == ACTIVE
     )
     return max(0, sum(max(0, count) for count in lacking) - cluster.partitions_without_leader)
+
+
+async def _given_up(admin: Admin) -> frozenset[GivenUpMove]:
+    return frozenset((await admin.describe_moves()).given_up)
+
+
+def _demand_none_given_up(moves: frozenset[GivenUpMove]) -> None:
+    """Raise `CommandError` if moves were given up while the command waited."""
+    if moves:
+        first = min(moves, key=lambda move: (move.at_ms, move.topic, move.partition))
+        raise CommandError(
+            f"rebalancing: {counted(len(moves), 'move')} given up, such as {given_up_of(first).removeprefix('given up: ')}: {HINT}",
+            ExitCode.BAD_DATA,
+        )
 
 
 def _print_plan(plan: RebalancePlan, away: int, output: Output, result: str) -> None:

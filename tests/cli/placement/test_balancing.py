@@ -56,6 +56,16 @@ def test_a_rebalance_whose_moves_begin_late_is_not_taken_for_finished(commands: 
     assert commands.replicas() == [[1, 3], [3, 2], [3, 1]]
 
 
+def test_a_rebalance_whose_moves_are_given_up_is_not_reported_as_done(commands: ClusterCommands) -> None:
+    commands.moves.given_up = [pb.GivenUpMove(topic="orders", partition=2, to_broker_ids=[4], reason="earlier")]
+    commands.moves.gives_up = True
+    refused = commands.run("cluster", "rebalance")
+    assert refused.stdout == ""
+    assert_refused(
+        refused, 6, "rebalancing: 2 moves given up, such as orders/0 to 1, 3: the new replica makes no progress"
+    )
+
+
 def test_only_leaderships_are_moved_on_request(commands: ClusterCommands) -> None:
     answer = commands.answer("cluster", "rebalance", "--leaders-only")
     assert (answer["result"], answer["replica_move_count"], answer["leader_move_count"]) == ("moved", 0, 1)

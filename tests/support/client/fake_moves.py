@@ -37,6 +37,8 @@ class FakeMoves:
     """Whether a drained broker keeps its vote on metadata."""
     is_losing: bool = False
     """Whether moves end without an effect."""
+    gives_up: bool = False
+    """Whether moves are given up."""
     rebuilding_first: int = 0
     """Number of descriptions during which nothing moves, because a lost replica is rebuilt."""
     unplanned_first: int = 0
@@ -65,6 +67,11 @@ class FakeMoves:
             return
         move = self.planned.pop(0)
         if self.is_losing:
+            return
+        if self.gives_up:
+            given_up = pb.GivenUpMove(topic=move.topic, partition=move.partition, to_broker_ids=move.to_broker_ids)
+            given_up.reason, given_up.at_ms = "the new replica makes no progress", self.descriptions
+            self.given_up.append(given_up)
             return
         cluster.topics[move.topic].partitions[move.partition].move_to(list(move.to_broker_ids))
         cluster.changed()
