@@ -93,7 +93,8 @@ class PeerClocks:
         """The last question to each node: its number and the loop time at which it was sent."""
         self._questions = 0
         self._held_ms: float | None = None
-        """Offset to loop time of the last time that could be trusted. None if there was none since the start."""
+        """Offset of the last time that could be trusted to the time since the machine's start, which runs on during a suspension. None if
+        there was none since the start."""
         self._ahead_ms: tuple[float, float] | None = None
         """Offsets to loop time of this node's clock and of the time since the machine's start, at the last comparison."""
         self._agreed_until = 0.0
@@ -148,7 +149,7 @@ class PeerClocks:
             agrees = self._is_near(own_ms, middle_ms)
             self._agreed_until = now + _AGREED_SECONDS if agrees else 0.0
             if self._peers():  # a node without peers agrees only with itself, and may not know its peers yet
-                self._held_ms = (own_ms if agrees else middle_ms) - now * 1000
+                self._held_ms = (own_ms if agrees else middle_ms) - self._boottime_ms()
             majority = frozenset(
                 [node_id for node_id, clock_ms in heard.items() if abs(clock_ms - middle_ms) <= bound_ms]
             )
@@ -213,7 +214,7 @@ class PeerClocks:
         if standing.agreement is Agreement.DIFFERS:
             return int(own_ms - standing.offset_ms)
         now = self._loop.time()
-        held_ms = own_ms if self._held_ms is None else self._held_ms + now * 1000
+        held_ms = own_ms if self._held_ms is None else self._held_ms + self._boottime_ms()
         heard = self._fresh(now).values()
         if self._held_ms is not None and self._is_near(own_ms, held_ms):
             return own_ms
@@ -247,7 +248,10 @@ class PeerClocks:
         return abs(one_ms - other_ms) <= self._bound_ms
 
     def _ahead_of_loop_ms(self, now: float, own_ms: float) -> tuple[float, float]:
-        return own_ms - now * 1000, self._clock.boottime_ns() / 1_000_000 - now * 1000
+        return own_ms - now * 1000, self._boottime_ms() - now * 1000
+
+    def _boottime_ms(self) -> float:
+        return self._clock.boottime_ns() / 1_000_000
 
     def _is_leap(self, before_ms: tuple[float, float], ahead_ms: tuple[float, float]) -> bool:
         return not (self._is_near(ahead_ms[0], before_ms[0]) and self._is_near(ahead_ms[1], before_ms[1]))

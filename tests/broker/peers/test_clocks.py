@@ -355,6 +355,22 @@ def test_after_a_sleep_a_stopped_clock_is_not_trusted_before_the_others_answered
     assert cluster.takes_records(1)
 
 
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_the_last_trusted_time_runs_on_during_a_sleep(stopped):
+    """It stood still with the loop. So one clock that stood still, too, seemed to confirm it, and records were stamped a day too early."""
+    cluster = Cluster(0, 0, 0)
+    cluster.check()
+    cluster.slept_seconds = 25 * 3_600
+    for node in cluster.wrong_ms:
+        cluster.wrong_ms[node] = 0 if node == stopped else 25 * HOUR_MS
+    cluster.down = {3}
+    for _ in range(7):
+        cluster.check()
+    assert cluster.agreements() == [X, X]
+    assert cluster.takes_records(1), "the third stays silent"
+    assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
+
+
 def test_records_are_accepted_only_after_the_clock_was_compared_or_no_peer_answers():
     cluster, lonely = Cluster(0, 0, 0), Cluster(0, 0, 0)
     lonely.down = {2, 3}
