@@ -191,16 +191,19 @@ class PeerClocks:
     def is_comparable(self) -> bool:
         """Return whether entries may be stamped.
 
-        This is the case after one of these since the start, or since this clock's last leap: a majority was found, another node
-        answered and no clock differs, or every node answered. After `Timing.clock_wait_seconds` it is always True, because peers
-        may be down.
+        This is the case after one of these since the start, or since this clock's last leap: a majority was found, half of all
+        clocks are known and none differs, or every node answered. After `Timing.clock_wait_seconds` it is always True, because
+        peers may be down.
         """
         if self._agreed_ms() is not None or self.look().agreement in (Agreement.AGREES, Agreement.DIFFERS):
             return True
         now, own_ms = self._loop.time(), self._clock.now_ms()
         answers = self._answers(now)
-        has_heard_all = len(answers) == len(self._peers())
-        is_confirmed = bool(answers) and all(self._is_near(own_ms, clock_ms) for clock_ms in answers.values())
+        peer_count = len(self._peers())
+        has_heard_all = len(answers) == peer_count
+        # of five clocks two may be wrong, by the same time
+        has_heard_half = bool(answers) and 2 * (len(answers) + 1) >= peer_count + 1
+        is_confirmed = has_heard_half and all(self._is_near(own_ms, clock_ms) for clock_ms in answers.values())
         return has_heard_all or is_confirmed or now - self._began_at > self._timing.clock_wait_seconds
 
     def now_ms(self) -> int:

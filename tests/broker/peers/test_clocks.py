@@ -371,6 +371,19 @@ def test_the_last_trusted_time_runs_on_during_a_sleep(stopped):
     assert cluster.error_ms(1) == pytest.approx(25 * HOUR_MS, abs=1)
 
 
+def test_two_wrong_clocks_of_five_do_not_confirm_each_other():
+    cluster = Cluster(-25 * HOUR_MS, -25 * HOUR_MS, 0, 0, 0)
+    cluster.down = {3, 4, 5}
+    cluster.check()
+    assert not cluster.takes_records(1), "the three others may show that both are wrong"
+    cluster.down = {4, 5}
+    cluster.check()
+    for _ in range(6):
+        cluster.check()
+    assert cluster.takes_records(1)
+    assert abs(cluster.error_ms(1)) <= 1
+
+
 def test_records_are_accepted_only_after_the_clock_was_compared_or_no_peer_answers():
     cluster, lonely = Cluster(0, 0, 0), Cluster(0, 0, 0)
     lonely.down = {2, 3}
