@@ -167,15 +167,19 @@ class PeerClocks:
         """Return the median of the wall clocks of more than half of all nodes, or None if too few have answered.
 
         The clocks need not agree: half of them are not later than the result. Of two in the middle it is the earlier one, because a
-        time that is too early only delays. While clocks differ and another node may still show which is right, the result is None
-        (see `is_comparable`).
+        time that is too early only delays. Without a majority it is an earlier clock than the median, if that may be wrong: less than
+        half of all nodes may have wrong clocks, and the right ones may be silent. While clocks differ and another node may still show
+        which is right, the result is None (see `is_comparable`).
         """
         if not self.is_comparable:
             return None
         clocks = sorted([float(self._clock.now_ms()), *self._fresh(self._loop.time()).values()])
-        if 2 * len(clocks) <= len(self._peers()) + 1:
+        peer_count = len(self._peers())
+        if 2 * len(clocks) <= peer_count + 1:
             return None
-        return int(clocks[(len(clocks) - 1) // 2])
+        last = len(clocks) - 1
+        wrong_max = peer_count // 2
+        return int(clocks[last // 2 if self.is_agreed else min(last // 2, last - wrong_max)])
 
     @property
     def is_agreed(self) -> bool:

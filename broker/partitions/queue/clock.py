@@ -9,7 +9,7 @@ clock that stamps them must run on while leaders, wall clocks and processes come
   clock continues where the last leader left it: late by the delay of the network.
 - After a start of the process it steps to max(last append time, median). Until a quorum's clocks are known it stands still at the
   last append time, which is late and never early, and `is_running` is False.
-- If those clocks differ, and nothing shows which is right, it starts with the earlier one, and steps again as soon as a majority agrees:
+- If those clocks differ, and nothing shows which is right, it starts with an early one, and steps again as soon as a majority agrees:
   otherwise one wrong clock would hold it back for days. Leases are spared then as after an election.
 - It never goes back. A clock that is far behind is set forward by `step_to`, on an operator's order.
 

@@ -384,6 +384,19 @@ def test_two_wrong_clocks_of_five_do_not_confirm_each_other():
     assert abs(cluster.error_ms(1)) <= 1
 
 
+def test_a_median_without_a_majority_is_not_later_than_the_right_clock():
+    """Two of five clocks are wrong, and two right ones are silent. Messages of queues would come a day too early."""
+    cluster = Cluster(25 * HOUR_MS, 25 * HOUR_MS, 0, 0, 0)
+    cluster.down = {4, 5}
+    for _ in range(7):
+        cluster.check()
+    assert cluster.agreements() == [X, X, X]
+    assert [clocks.median_ms() for node, clocks in cluster.clocks.items() if node <= 3] == [int(cluster.true_ms)] * 3
+    cluster.down = set()
+    cluster.check()
+    assert [clocks.median_ms() for clocks in cluster.clocks.values()] == [int(cluster.true_ms)] * 5
+
+
 def test_records_are_accepted_only_after_the_clock_was_compared_or_no_peer_answers():
     cluster, lonely = Cluster(0, 0, 0), Cluster(0, 0, 0)
     lonely.down = {2, 3}
