@@ -228,6 +228,8 @@ class GroupCoordinator:
                     self._sessions.extend((name, member_id), now + member.session_timeout_ms / 1000)
 
     async def _end_sessions(self, metadata: Replica[Metadata], now: float) -> None:
+        if metadata.refusal_of_time() is not None:
+            return  # an empty group expires by the time at which its last member left
         out: dict[str, list[str]] = {}
         expired = [(key, "session expired") for key in self._sessions.expired(now)]
         expired += [(key, "revocation timed out") for key in self._revocations.expired(now)]

@@ -127,6 +127,9 @@ class GroupsService:
         member_id = request.member_id or (group.instance(request.instance_id) if group is not None else None)
         if not member_id:
             raise RequestError(pb.UNKNOWN_MEMBER, f"consumer group {request.group!r} has no such member")
+        refusal = self._host.metadata.refusal_of_time()
+        if refusal is not None:
+            raise refusal  # an empty group expires by the time of this command
         done = await self.leader.execute(LeaveConsumerGroup(request.group, (member_id,)), Done, call.deadline)
         self._coordinator.forget(request.group, member_id)
         return pb.LeaveResponse(metadata_revision=done.revision)

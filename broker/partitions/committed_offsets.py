@@ -90,11 +90,16 @@ class PartitionOffsets:
     # ------------------------------------------------------------------------------------------------ changes
 
     async def open(self, command: OpenPartition, deadline: float) -> Opened:
-        """Fence the partition for a new owner. Raises RequestError FENCED, or as `Replica.propose`."""
+        """Fence the partition for a new owner. Raises RequestError FENCED, NOT_READY, or as `Replica.propose`."""
+        self._require_time()
         return await self._execute(command, Opened, deadline)
 
     async def reset(self, command: ResetOffset, deadline: float) -> None:
-        """Set an offset under an epoch that no member owns. Raises RequestError FENCED, OFFSET_OUT_OF_RANGE, or as `Replica.propose`."""
+        """Set an offset under an epoch that no member owns.
+
+        Raises RequestError FENCED, OFFSET_OUT_OF_RANGE, NOT_READY, or as `Replica.propose`.
+        """
+        self._require_time()
         await self._execute(command, Committed, deadline)
 
     async def forget(self, groups: tuple[str, ...], before_ms: int, deadline: float) -> int:
@@ -105,7 +110,7 @@ class PartitionOffsets:
         """Commit an offset. Cancelling it undoes nothing.
 
         Raises:
-            RequestError: FENCED, OFFSET_OUT_OF_RANGE, INVALID_ARGUMENT; as `Replica.propose`; REQUEST_TIMED_OUT (outcome
+            RequestError: FENCED, OFFSET_OUT_OF_RANGE, INVALID_ARGUMENT, NOT_READY; as `Replica.propose`; REQUEST_TIMED_OUT (outcome
                 unknown); LEADERSHIP_LOST (outcome unknown).
         """
         if self._loop.time() >= deadline:
@@ -115,6 +120,7 @@ class PartitionOffsets:
         if self._changes_nothing(command):
             await self._confirm(deadline)
             return
+        self._require_time()
         owner = _Owner(command.group, command.member, command.owner_epoch)
         future = self._commits.submit(owner, command, _size_of(command))
         self._under_way[command.group] += 1
@@ -125,6 +131,13 @@ class PartitionOffsets:
         result = future.result()
         if isinstance(result, Rejected):
             raise refused(result)
+
+    def _require_time(self) -> None:
+        """Raise RequestError unless this replica leads, and its broker's clock was compared: offsets expire by the time of their last use."""
+        self._replica.require_leader()
+        refusal = self._replica.refusal_of_time()
+        if refusal is not None:
+            raise refusal
 
     def _on_result(self, group: str) -> None:
         self._under_way[group] -= 1

@@ -338,13 +338,17 @@ class Engine:
                 f"the disk is behind with the changes of group {replica.group_id}; slow down",
                 retry_after_ms=THROTTLE_RETRY_MS,
             )
-        if self.write_refusal is None and not self.clocks.is_comparable:
-            return RequestError(
-                pb.NOT_READY,
-                "this broker has not compared its clock with another broker's yet, so it cannot stamp records; try again",
-                retry_after_ms=_CLOCK_RETRY_MS,
-            )
-        return self.write_refusal
+        return self.write_refusal or self.refusal_of_time()
+
+    def refusal_of_time(self) -> RequestError | None:
+        """Return why this node stamps nothing whose time counts now, or None if it does."""
+        if self.clocks.is_comparable:
+            return None
+        return RequestError(
+            pb.NOT_READY,
+            "this broker has not compared its clock with another broker's yet, so it cannot stamp records; try again",
+            retry_after_ms=_CLOCK_RETRY_MS,
+        )
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run a blocking read on the reader threads."""

@@ -99,6 +99,10 @@ class ReplicaHost(Protocol):
         """
         ...
 
+    def refusal_of_time(self) -> RequestError | None:
+        """Return why this node stamps nothing whose time counts now (a clock that was not compared), or None if it does."""
+        ...
+
     async def in_thread(self, function: Callable[..., object], *arguments: object) -> object:
         """Run a blocking read on the reader threads."""
         ...
@@ -333,6 +337,10 @@ class Replica(Generic[MachineT]):
     def refusal_of_writes(self) -> RequestError | None:
         """Return why this replica accepts no DATA entries now, or None if it does. For commands that must wait like them."""
         return self._host.refusal_of_writes(self)
+
+    def refusal_of_time(self) -> RequestError | None:
+        """Return why no command may be proposed whose time counts, such as the last use of an offset, or None if it may."""
+        return self._host.refusal_of_time()
 
     def _require_readable(self, proposals: Sequence[Proposal]) -> None:
         """Refuse a command that a replica of the cluster could not read: once committed it would stop that replica."""

@@ -518,6 +518,27 @@ async def test_an_expiry_that_could_not_be_proposed_is_repeated(node: Harness, m
     assert node.coordinator.expired_total == 1
 
 
+async def test_no_group_becomes_empty_by_a_clock_that_was_not_compared(
+    node: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that is days behind, a group would be forgotten minutes after its last member left."""
+    clock = VirtualTime(node, monkeypatch)
+    member = Member(node, "m1", session_timeout_ms=6000)
+    await settle(node, member)
+    node.time_refusal = RequestError(pb.NOT_READY, "not compared", retry_after_ms=50)
+    with pytest.raises(RequestError) as refused:
+        await node.groups_service.leave(pb.LeaveRequest(group="g", member_id="m1"), node.call())
+    assert code_of(refused) == pb.NOT_READY
+    for _ in range(65):
+        await clock.advance(0.1)
+        await tick(node)
+    assert node.metadata.state_machine.member_count == 1
+    node.time_refusal = None
+    await clock.advance(0.1)
+    await tick(node)
+    assert node.metadata.state_machine.member_count == 0
+
+
 async def test_commits_that_are_slow_prolong_no_session(node: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time for which a tick waited for the removal of members counted as a stall, and was added to all sessions."""
     clock = VirtualTime(node, monkeypatch)

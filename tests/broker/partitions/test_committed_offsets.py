@@ -10,7 +10,7 @@ from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.partitions import committed_offsets
 from raftmq.broker.partitions.committed_offsets import GATHERING, PartitionOffsets
 from raftmq.broker.partitions.log import PartitionLog
-from raftmq.fsm.log_commands import CommitOffset, OpenPartition
+from raftmq.fsm.log_commands import CommitOffset, OpenPartition, ResetOffset
 from raftmq.offset_ranges import encode_ranges
 from raftmq.proto import queue_pb2 as pb
 from raftmq.types import LogIndex
@@ -177,6 +177,33 @@ async def test_offsets_are_forgotten_only_by_a_clock_that_is_trusted(
     node.trusts_clock = is_trusted
     await partition.maintain()
     assert [group for group, _ in partition.replica.state_machine.group_offsets()] == left
+
+
+async def test_offsets_are_written_only_by_a_clock_that_was_compared(node: Harness, partition: PartitionLog) -> None:
+    """Stamped by a clock that is days behind, an offset would be forgotten minutes after its commit."""
+    offsets, deadline = partition.offsets, node.loop.time() + 10
+    await commit(node, partition, 1)
+    index = partition.replica.core.last_index
+    node.time_refusal = RequestError(pb.NOT_READY, "not compared", retry_after_ms=50)
+    for attempt in (
+        offsets.commit(CommitOffset("g", "", 0, 2), deadline),
+        offsets.open(OpenPartition("g", "m", 1), deadline),
+        offsets.reset(ResetOffset("g", 1, 2), deadline),
+    ):
+        with pytest.raises(RequestError) as refused:
+            await attempt
+        assert refused.value.code == pb.NOT_READY
+    assert partition.replica.core.last_index == index
+    await commit(node, partition, 1)  # it changes nothing, so it writes no time
+    node.time_refusal = None
+    await commit(node, partition, 2)
+    assert offsets.of("g").offset == 2
+    node.time_refusal = RequestError(pb.NOT_READY, "not compared", retry_after_ms=50)
+    node.lose_leadership(partition.replica.group_id)
+    for attempt in (offsets.open(OpenPartition("g", "m", 1), deadline), commit(node, partition, 3)):
+        with pytest.raises(RequestError) as refused:
+            await attempt
+        assert refused.value.code in {pb.NOT_LEADER, pb.NO_LEADER}, "another broker may lead, whose clock was compared"
 
 
 async def test_an_offset_in_use_survives_when_its_retention_is_lowered(node: Harness, partition: PartitionLog) -> None:

@@ -528,7 +528,11 @@ async def test_no_records_are_accepted_after_a_leap_until_the_clock_was_compared
             leader.propose([data(1)])
         assert (raised.value.code, raised.value.detail.retriable) == (pb.NOT_READY, True)
         assert raised.value.detail.outcome == pb.NOT_APPLIED
+        refusal = leader.refusal_of_time()
+        assert refusal is not None, "nor commands whose time counts"
+        assert refusal.code == pb.NOT_READY
         await propose(leader, 1)
+        assert leader.refusal_of_time() is None
 
 
 async def test_leaderships_move_from_a_wrong_clock_to_agreeing_nodes_a_few_at_a_time() -> None:

@@ -181,6 +181,7 @@ class Harness:
         self.hold_commits = False
         self.hold_leadership = False
         self.refusal: RequestError | None = None
+        self.time_refusal: RequestError | None = None
         self.reasons: list[NotReady] = []
         self.directory_refusal: RequestError | None = None
         self.leaderless: set[GroupId] = set()
@@ -381,6 +382,9 @@ class Harness:
 
     def refusal_of_writes(self, replica: Replica[StateMachine]) -> RequestError | None:
         return self.refusal
+
+    def refusal_of_time(self) -> RequestError | None:
+        return self.time_refusal
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         self.reads_in_thread += 1
