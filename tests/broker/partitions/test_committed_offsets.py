@@ -200,9 +200,9 @@ async def test_offsets_are_written_only_by_a_clock_that_was_compared(node: Harne
     assert offsets.of("g").offset == 2
     node.time_refusal = RequestError(pb.NOT_READY, "not compared", retry_after_ms=50)
     node.lose_leadership(partition.replica.group_id)
-    for attempt in (offsets.open(OpenPartition("g", "m", 1), deadline), commit(node, partition, 3)):
+    for late in (offsets.open(OpenPartition("g", "m", 1), deadline), commit(node, partition, 3)):
         with pytest.raises(RequestError) as refused:
-            await attempt
+            await late
         assert refused.value.code in {pb.NOT_LEADER, pb.NO_LEADER}, "another broker may lead, whose clock was compared"
 
 
