@@ -222,15 +222,19 @@ class PeerClocks:
             return int(own_ms - standing.offset_ms)
         now = self._loop.time()
         held_ms = own_ms if self._held_ms is None else self._held_ms + self._boottime_ms()
-        heard = self._fresh(now).values()
+        heard, answers = self._fresh(now).values(), self._answers(now).values()
         if self._held_ms is not None and self._is_near(own_ms, held_ms):
             return own_ms
         is_confirmed = self._held_ms is not None and any(self._is_near(clock_ms, held_ms) for clock_ms in heard)
-        if is_confirmed or not self.is_comparable:
+        if is_confirmed:
             return int(held_ms)
+        if not self.is_comparable:
+            # Only commands whose time does not count are stamped now. Append times never go back: after a stamp that is a year too late,
+            # everything that follows would be stamped too late for a year.
+            return int(min((own_ms, *answers)) if self._held_ms is None else held_ms)
         # A stamp that is too late keeps records for too long, but one that is too early would delete them too early. So old answers count, too:
         # a clock that was contradicted does not become right when the other node falls silent.
-        return int(max(own_ms, held_ms, *self._answers(now).values()))
+        return int(max(own_ms, held_ms, *answers))
 
     def _agreed_ms(self) -> int | None:
         """Return this clock's time if it agreed a moment ago and has not leapt since, else None. The fast path of `now_ms`."""

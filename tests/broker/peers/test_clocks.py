@@ -384,6 +384,20 @@ def test_two_wrong_clocks_of_five_do_not_confirm_each_other():
     assert abs(cluster.error_ms(1)) <= 1
 
 
+def test_before_the_clocks_are_compared_commands_are_stamped_with_the_earliest():
+    """Append times never go back: after one command of this clock, nothing in the partition would be old enough for a year."""
+    cluster = Cluster(365 * 24 * HOUR_MS, 0, 0)
+    assert cluster.clocks[1].now_ms() == cluster.true_ms + cluster.wrong_ms[1], "no other clock is known"
+    cluster.down = {3}
+    cluster.check()
+    assert not cluster.takes_records(1)
+    assert abs(cluster.error_ms(1)) <= 1
+    cluster.down = set()
+    cluster.check()
+    assert cluster.agreements() == [D, A, A]
+    assert abs(cluster.error_ms(1)) <= 1
+
+
 def test_a_median_without_a_majority_is_not_later_than_the_right_clock():
     """Two of five clocks are wrong, and two right ones are silent. Messages of queues would come a day too early."""
     cluster = Cluster(25 * HOUR_MS, 25 * HOUR_MS, 0, 0, 0)
