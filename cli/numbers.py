@@ -11,13 +11,20 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,20}\Z", re.ASCII)
 
 
 class WholeNumber:
-    """Parse an option or argument from `minimum` to `maximum`, both inclusive."""
+    """Parse an option or argument.
+
+    Args:
+        minimum: The lowest value.
+        maximum: The highest value.
+        advice: What to do instead, for the error: ``to move none, give --no-auto``.
+    """
 
     __name__ = "N"
 
-    def __init__(self, minimum: int, maximum: int) -> None:
+    def __init__(self, minimum: int, maximum: int, *, advice: str = "") -> None:
         self.minimum = minimum
         self.maximum = maximum
+        self.advice = advice
 
     @property
     def limits(self) -> str:
@@ -29,5 +36,6 @@ class WholeNumber:
         if not isinstance(text, str):  # the default
             return text
         if _NUMBER.match(text) is None or not self.minimum <= int(text) <= self.maximum:
-            raise typer.BadParameter(f"{text!r} is not a whole number from {self.limits}")
+            advice = f": {self.advice}" if self.advice else ""
+            raise typer.BadParameter(f"{text!r} is not a whole number from {self.limits}{advice}")
         return int(text)

@@ -11,7 +11,7 @@ import typer
 from raftmq.cli.admin_calls import as_question, run_admin, run_question
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported, reported_question
 from raftmq.cli.numbers import WholeNumber
-from raftmq.cli.options import COUNT_MAX, DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
+from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
 from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
 from raftmq.cli.placement.drain import ACTIVE
 from raftmq.cli.placement.moves_text import (
@@ -43,6 +43,8 @@ GIVEN_UP_SHOWN_MAX = 20
 """Moves that were given up and are printed for people; JSON has more."""
 STUCK_SHOWN_MAX = 20
 """Replicas that cannot come up and are printed for people; JSON has more."""
+MOVES_MAX = 1000
+"""The most partitions that may move simultaneously, as the brokers limit it."""
 IDLE_LOOKS = 2
 """Consecutive looks without a move after which a rebalance is over. A single one may precede the first move."""
 
@@ -125,9 +127,9 @@ def balancing(
         int | None,
         typer.Option(
             "--moves",
-            parser=WholeNumber(1, COUNT_MAX),
+            parser=WholeNumber(1, MOVES_MAX, advice="to pause automatic balancing, give --no-auto"),
             metavar="N",
-            help="Maximum number of partitions that move simultaneously, from 1 to 1000.",
+            help=f"Maximum number of partitions that move simultaneously, from 1 to {MOVES_MAX}.",
         ),
     ] = None,
     rate: Annotated[

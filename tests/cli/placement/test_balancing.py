@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from raftmq.cli.placement import waiting
+from raftmq.fsm.metadata_balancing import MOVES_LIMIT
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.cli.cluster_commands import ClusterCommands
@@ -193,6 +194,13 @@ def test_contradicting_options_change_nothing(commands: ClusterCommands) -> None
 
 def test_a_wrong_rate_is_refused_with_an_example(commands: ClusterCommands) -> None:
     assert_refused(commands.run("cluster", "balancing", "--rate", "fast"), 2, "'fast' is not a rate", "50MiB/s")
+
+
+@pytest.mark.parametrize("number", ["0", "1001"])
+def test_a_wrong_number_of_moves_is_refused_with_the_way_to_pause_them(commands: ClusterCommands, number: str) -> None:
+    """Before, the error named a maximum of 2147483647, and the advice came only with a number that is too high."""
+    words = f"'{number}' is not a whole number from 1 to {MOVES_LIMIT}: to pause automatic balancing, give"
+    assert_refused(commands.run("cluster", "balancing", "--moves", number), 2, words, "--no-auto")
 
 
 def test_moves_that_were_given_up_are_shown_with_their_reason(commands: ClusterCommands) -> None:
