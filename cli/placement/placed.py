@@ -23,14 +23,22 @@ def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -
     """Return the question whether a partition is on the wanted brokers."""
 
     async def look() -> Progress:
-        moves = await admin.describe_moves()
         described = await admin.describe_topic(topic, ask_leaders=True)
+        moves = await admin.describe_moves()  # afterwards: it knows of a move that was given up before the description
         if number >= len(described.partitions):
             raise CommandError(f"partition {topic}/{number} was deleted in the meantime", ExitCode.UNKNOWN_OUTCOME)
         partition = described.partitions[number]
         in_sync = _in_sync(partition)
         is_moving = any((move.topic, move.partition) == (topic, number) for move in moves.moves)
         is_there = set(partition.replica_brokers) == set(wanted) == set(in_sync)
+        given_up = next((one for one in moves.given_up if (one.topic, one.partition) == (topic, number)), None)
+        is_replaced = set(partition.replica_brokers) != set(wanted) and given_up is None
+        if is_replaced and not described.is_unconfirmed:  # the order has changed the replicas before it was answered
+            raise CommandError(
+                f"moving {topic}/{number}: the partition's brokers were changed again in the meantime, to "
+                f"{brokers(partition.replica_brokers)}",
+                ExitCode.UNKNOWN_OUTCOME,
+            )
         return _progress(
             moves,
             done=len(set(in_sync) & set(wanted)),
@@ -38,9 +46,7 @@ def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -
             sentence=f"in sync on {brokers(in_sync) or 'no broker that answers'}",
             is_over=is_there and not is_moving,
             stuck=[one for one in moves.stuck if (one.topic, one.partition) == (topic, number)],
-            given_up=next(
-                (given_up_of(one) for one in moves.given_up if (one.topic, one.partition) == (topic, number)), ""
-            ),
+            given_up="" if given_up is None else given_up_of(given_up),
         )
 
     return look
@@ -52,6 +58,12 @@ def replicated_look(admin: Admin, topic: str, replication_factor: int) -> Look:
     async def look() -> Progress:
         moves = await admin.describe_moves()
         described = await admin.describe_topic(topic, ask_leaders=True)
+        if described.replication_factor != replication_factor and not described.is_unconfirmed:
+            raise CommandError(
+                f"changing the replication factor of {topic} to {replication_factor}: it was changed again in the meantime, "
+                f"to {described.replication_factor}",
+                ExitCode.UNKNOWN_OUTCOME,
+            )
         done = sum(
             len(partition.replica_brokers) == len(_in_sync(partition)) == replication_factor
             for partition in described.partitions

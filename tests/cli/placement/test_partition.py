@@ -87,6 +87,18 @@ def test_a_move_in_a_topic_that_was_created_again_ends_with_a_sentence(commands:
         assert process.stderr.read().endswith(b"raftmq: partition orders/2 was deleted in the meantime\n")
 
 
+def test_a_move_that_another_command_replaces_ends_with_the_brokers_it_gets(commands: ClusterCommands) -> None:
+    """Before, the command waited for its own brokers, then named a broker that is down, although all of them ran."""
+    commands.moves.is_frozen = True
+    with commands.process("partition", "move", "orders", "0", "--to", "3,2") as process:
+        commands.wait_described(1)
+        commands.text("partition", "move", "orders", "0", "--to", "1,3", "--no-wait")
+        assert process.wait(60) == 5
+        assert process.stderr is not None
+        words = b"moving orders/0: the partition's brokers were changed again in the meantime, to 1, 3"
+        assert words in process.stderr.read()
+
+
 def test_without_waiting_a_move_is_made_in_the_background(commands: ClusterCommands) -> None:
     done = commands.run("partition", "move", "orders", "0", "--to", "3,2", "--no-wait")
     assert done.stdout == "partition orders/0 moving to 3, 2: raftmq cluster moves shows the progress\n"
@@ -130,6 +142,18 @@ def test_a_further_replica_that_cannot_come_up_ends_the_wait_with_its_reason(
     assert words in done.stderr.splitlines()[0], "the waiting command says so before it ends"
     assert_refused(done, 6, f"but {words}")
     assert len(commands.moves.planned) == 3, "the order stands"
+
+
+def test_a_replication_factor_that_another_command_changes_again_ends_the_wait(commands: ClusterCommands) -> None:
+    """Before, the command waited for its own factor, then named a broker that is down, although all of them ran."""
+    commands.moves.is_frozen = True
+    with commands.process("topic", "alter", "orders", "--replication-factor", "3") as process:
+        commands.wait_described(1)
+        commands.text("topic", "alter", "orders", "--replication-factor", "1", "--yes", "--no-wait")
+        assert process.wait(60) == 5
+        assert process.stderr is not None
+        words = b"changing the replication factor of orders to 3: it was changed again in the meantime, to 1"
+        assert words in process.stderr.read()
 
 
 def test_the_plan_for_another_replication_factor_is_a_table(commands: ClusterCommands) -> None:

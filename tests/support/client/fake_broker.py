@@ -104,6 +104,8 @@ class FakePartition:
     leader_epoch: int = 1
     followers: list[int] = field(default_factory=list)
     is_pinned: bool = False
+    ordered: list[int] = field(default_factory=list)
+    """The brokers that an operator's move under way has named. A cluster describes them as the replicas from the order on."""
     log_start: int = 0
     batches: list[tuple[int, int, bytes, int]] = field(default_factory=list)  # base offset, count, bytes, append time
     producers: dict[int, ProducerState] = field(default_factory=dict)
@@ -124,6 +126,7 @@ class FakePartition:
         """Move the partition to other brokers. The first one leads it."""
         self.leader_epoch += self.leader != brokers[0]
         self.leader, *self.followers = brokers
+        self.ordered = []
 
     def forget_producers(self) -> None:
         """Forget every producer, as after a long time without batches."""
@@ -397,7 +400,9 @@ def topic_message(topic: FakeTopic) -> pb.Topic:
         replication_factor=topic.replication_factor,
         config=topic.config,
         partitions=[
-            pb.Partition(partition=n, group_id=p.group_id, replica_brokers=p.replicas, is_pinned=p.is_pinned)
+            pb.Partition(
+                partition=n, group_id=p.group_id, replica_brokers=p.ordered or p.replicas, is_pinned=p.is_pinned
+            )
             for n, p in enumerate(topic.partitions)
         ],
         schedule_partitions=topic.schedule_partitions,

@@ -72,6 +72,7 @@ class FakeMoves:
             given_up = pb.GivenUpMove(topic=move.topic, partition=move.partition, to_broker_ids=move.to_broker_ids)
             given_up.reason, given_up.at_ms = "the new replica makes no progress", self.descriptions
             self.given_up.append(given_up)
+            cluster.topics[move.topic].partitions[move.partition].ordered = []
             return
         cluster.topics[move.topic].partitions[move.partition].move_to(list(move.to_broker_ids))
         cluster.changed()
@@ -168,6 +169,7 @@ class FakeMovesService:
             await self.refuse(context, pb.UNKNOWN_BROKER)
         move = self._move(topic, request.partition, list(request.broker_ids), pb.REQUESTED)
         if not request.dry_run:
+            partition.ordered = list(request.broker_ids)
             self.cluster.moves.planned.insert(0, move)
         return pb.MovePartitionResponse(metadata_revision=self.cluster.revision, move=move)
 
