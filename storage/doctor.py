@@ -218,7 +218,7 @@ def _leftovers(data_dir: Path, files: set[Path]) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "trash",
-            f"holds {len(trash)} retired replicas ({megabytes:.0f} MB), deleted after a grace period",
+            f"holds {len(trash)} retired {'replica' if len(trash) == 1 else 'replicas'} ({megabytes:.0f} MB), deleted after a grace period",
         )
 
 
@@ -254,6 +254,13 @@ def _registry_findings(path: Path, report: FileReport, *, has_files: bool) -> It
     if not node.get("uuid") and (live or has_files):
         yield Finding(
             Severity.DAMAGE, path.name, "has no broker identity, although the broker has replicas", LOST_NODE_ADVICE
+        )
+    elif not node.get("cluster_id") and len(live) < len(report.replicas):  # as `Registry.has_left_cluster`
+        yield Finding(
+            Severity.NOTE,
+            path.name,
+            "the broker left its cluster (raftmq recover rejoin): start it with --join and the peer address of a broker of the "
+            "recovered cluster",
         )
     elif not node.get("cluster_id"):
         yield Finding(

@@ -468,6 +468,23 @@ def test_a_node_of_no_cluster_is_a_note(tmp_path: Path) -> None:
     assert "no cluster yet" in only_finding(diagnosis).problem
 
 
+def test_a_node_that_left_its_cluster_is_not_told_to_form_another_one(data_dir: Path) -> None:
+    """Before, the note recommended --bootstrap, with which such a broker refuses to start."""
+    with_registry(data_dir, lambda registry: registry.enter_cluster("", created=None, retired=METADATA))
+    notes = [one for one in examine(data_dir).findings if one.subject == "node.mdb"]
+    assert [one.severity for one in notes] == [Severity.NOTE]
+    assert notes[0].problem == (
+        "the broker left its cluster (raftmq recover rejoin): start it with --join and the peer address of a broker of the recovered cluster"
+    )
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "holds 1 retired replica ("), (2, "holds 2 retired replicas (")])
+def test_retired_replicas_in_the_trash_are_counted(data_dir: Path, count: int, words: str) -> None:
+    for number in range(count):
+        (data_dir / "trash" / f"5-2.mdb.{number}").write_bytes(b"old")
+    assert only_finding(examine(data_dir)).problem.startswith(words)
+
+
 def test_a_directory_in_use_is_refused(data_dir: Path) -> None:
     with (data_dir / "lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

@@ -218,6 +218,13 @@ async def test_a_broker_that_left_its_cluster_forms_no_other_one(nodes: Nodes) -
         assert "has left its cluster" in str(refused)
         assert "start with --join HOST:PORT" in str(refused)
         await nodes.stop(node)
+        alone = nodes.begin(name)
+        refused = await nodes.failure(alone)
+        await nodes.stop(alone)
+        assert isinstance(refused, RequestError)
+        assert refused.code == pb.NOT_FORMED
+        assert "has left its cluster (raftmq recover rejoin): start with --join HOST:PORT" in str(refused)
+        assert "--bootstrap" not in str(refused), "it would be refused"
         waiting = nodes.begin(name, join=(NOBODY,))
         await standing_for(waiting, Reason.JOINING)
         with pytest.raises(RequestError, match="has left its cluster") as ordered:
