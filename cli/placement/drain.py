@@ -25,6 +25,7 @@ from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
+    from raftmq.client.admin.descriptions import BrokerDescription
     from raftmq.client.admin.move_descriptions import BrokerDrain, MovesDescription
 
 ACTIVE: Final = "active"
@@ -117,7 +118,7 @@ def _look(admin: Admin, begun: BrokerDrain) -> Look:
         moves = await admin.describe_moves()
         cluster = await admin.describe_cluster()
         if cluster.metadata_revision < begun.metadata_revision:  # the answering broker has not learnt of the drain yet
-            return _progress(begun, begun, moves)
+            return _progress(begun, begun, moves, "")
         broker = next((one for one in cluster.brokers if one.broker_id == begun.broker_id), None)
         if broker is None:
             raise CommandError(f"broker {begun.broker_id} was removed in the meantime", ExitCode.UNKNOWN_OUTCOME)
@@ -132,12 +133,31 @@ def _look(admin: Admin, begun: BrokerDrain) -> Look:
             leader_count=broker.leader_count,
             is_metadata_voter=broker.is_metadata_voter,
         )
-        return _progress(begun, now, moves)
+        return _progress(begun, now, moves, _unled_of(broker, cluster.partitions_without_leader, moves))
 
     return look
 
 
-def _progress(begun: BrokerDrain, now: BrokerDrain, moves: MovesDescription) -> Progress:
+def _unled_of(broker: BrokerDescription, leaderless_count: int, moves: MovesDescription) -> str:
+    """Describe why moves wait although none is under way. Empty if they wait for their turn, or for a replica that is rebuilt first.
+
+    A partition without a leader cannot move. One that has lost all replicas counts as a partition that is rebuilt, for good.
+    """
+    stuck = {(one.topic, one.partition) for one in moves.stuck}
+    if moves.moves or not moves.waiting_count or moves.rebuilding_count > len(stuck):
+        return ""
+    if not broker.is_connected:
+        return (
+            f"broker {broker.broker_id} is not connected, and partitions that need it for a leader cannot move. Start it, and the draining "
+            f"continues, or remove it if it is gone for good: raftmq cluster remove {broker.broker_id} --force"
+        )
+    if moves.waiting_count > leaderless_count:
+        return ""
+    have = "partition has" if leaderless_count == 1 else "partitions have"
+    return f"{leaderless_count} {have} no leader and cannot move: see raftmq cluster status"
+
+
+def _progress(begun: BrokerDrain, now: BrokerDrain, moves: MovesDescription, unled: str) -> Progress:
     is_leaving = any(begun.broker_id in move.from_broker_ids for move in moves.moves)
     is_empty = not (now.replica_count or now.leader_count or now.is_metadata_voter or is_leaving)
     held = held_by(now.replica_count, now.leader_count, is_metadata_voter=now.is_metadata_voter)
@@ -147,8 +167,10 @@ def _progress(begun: BrokerDrain, now: BrokerDrain, moves: MovesDescription) -> 
         total=begun.replica_count,
         sentence=sentence,
         is_over=is_empty,
-        is_idle=moves.is_idle and not moves.rebuilding_count,
+        is_idle=bool(unled) or (moves.is_idle and not moves.rebuilding_count),
     )
+    if unled:
+        return replace(progress, obstacle=unled)
     if obstacle := without_place_of(moves.without_place_count, moves.without_place):
         return replace(progress, obstacle=f"{obstacle}. Add a broker, and the draining continues")
     return replace(progress, obstacle=_VOTE_STAYS) if now.is_metadata_voter and not now.replica_count else progress

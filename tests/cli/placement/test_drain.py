@@ -98,6 +98,37 @@ def test_a_drain_whose_vote_nobody_can_take_is_stuck_and_says_so(
     assert_refused(commands.run("cluster", "drain", "3"), 6, "draining broker 3: holds a vote on metadata", words)
 
 
+def test_a_drain_of_a_dead_broker_with_the_only_replica_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the command waited without end for moves of partitions that only the dead broker can lead."""
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen, commands.moves.moves_max, commands.moves.unreachable = True, 0, {3}
+    words = "but broker 3 is not connected, and partitions that need it for a leader cannot move. Start it, and the"
+    assert_refused(commands.run("cluster", "drain", "3"), 6, "holds 2 replicas", words, "cluster remove 3 --force")
+
+
+def test_a_drain_that_only_waits_for_partitions_without_a_leader_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that lost all its replicas counts as one that is rebuilt, for good."""
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen, commands.moves.moves_max, commands.moves.leaderless_count = True, 0, 3
+    commands.moves.rebuilding_count = 1
+    commands.moves.stuck = [pb.StuckReplica(topic="orders", partition=0, reason="no leader", advice="wait")]
+    words = "but 3 partitions have no leader and cannot move: see raftmq cluster status"
+    assert_refused(commands.run("cluster", "drain", "3"), 6, "holds 2 replicas", words)
+
+
+def test_a_drain_that_waits_for_its_turn_is_not_stuck(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.0)
+    commands.moves.leaderless_count = 1
+    done = commands.run("cluster", "drain", "3")
+    assert done.returncode == 0, done.stderr
+
+
 def test_work_that_waits_for_a_rebuilt_replica_is_not_stuck(
     commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -788,6 +788,7 @@ class FakeBroker(
             brokers=brokers,
             topic_count=len(self.cluster.topics),
             partition_count=sum(len(t.partitions) for t in self.cluster.topics.values()),
+            partitions_without_leader=self.cluster.moves.leaderless_count,
             feature_level=self.cluster.feature_level,
             feature_level_max=2,
         )
@@ -800,7 +801,7 @@ class FakeBroker(
         return pb.ClusterBroker(
             broker=pb.Broker(broker_id=broker.broker_id, address=broker.address, state=state),
             is_metadata_voter=not is_draining or bool(held) or self.cluster.moves.keeps_vote,
-            is_connected=True,
+            is_connected=broker.broker_id not in self.cluster.moves.unreachable,
             replica_count=len(held),
             leader_count=sum(p.leader == broker.broker_id for p in held),
         )

@@ -33,6 +33,10 @@ class FakeMoves:
     draining: set[int] = field(default_factory=set)
     is_frozen: bool = False
     """Whether no move is ever finished."""
+    unreachable: set[int] = field(default_factory=set)
+    """Brokers that count as not connected."""
+    leaderless_count: int = 0
+    """Number of partitions without a leader."""
     keeps_vote: bool = False
     """Whether a drained broker keeps its vote on metadata."""
     is_losing: bool = False
