@@ -289,7 +289,8 @@ class Controller:
         """Return whether the wish for one rebalancing is fulfilled: nothing is planned, nothing moves, and preferred leaders lead.
 
         Partitions without a leader, and brokers that may not lead because they are not ready, do not count. Otherwise the wish would stand
-        until an operator repairs them. One that started a moment ago is not given up before it counts as stable.
+        until an operator repairs them. One that started a moment ago is not given up before it counts as stable: it may be about to get replicas,
+        too, and the answer to the wish has planned them.
         """
         if not self.is_at_rest(machine) or self._unsettled(machine):
             return False
@@ -298,6 +299,8 @@ class Controller:
             for node in machine.nodes()
             if node.state == ACTIVE and self._host.stability.is_new(node.node_id)
         }
+        if new and machine.balancing.rebalance == REBALANCE_REPLICAS:
+            return False
         missing = {
             partition.replicas[0].node_id
             for topic in machine.topics()

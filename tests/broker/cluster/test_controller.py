@@ -327,6 +327,25 @@ async def test_a_wish_to_rebalance_waits_for_a_broker_that_was_restarted(unready
     assert not cluster.machine.balancing.rebalance
 
 
+async def test_a_wish_to_rebalance_waits_for_a_broker_that_joined():
+    """It was withdrawn within the first ten seconds, in which nothing is given to the broker, and the command reported moves that nobody made."""
+    cluster = Cluster()
+    plans = tuple(mc.PartitionPlan((first, first % 3 + 1, (first + 1) % 3 + 1)) for first in (2, 3, 1))
+    cluster.run(mc.CreateTopic("more", "log", 3, {}, plans))
+    cluster.run(mc.SetBalancing(auto_balance=False, rebalance="replicas"))
+    carrier = Carrier(cluster)
+    carrier.new = {4}
+    for _ in range(4):
+        await carrier.round()
+    assert cluster.machine.balancing.rebalance == "replicas"
+    carrier.new = set()
+    for _ in range(8):
+        await carrier.round()
+        carrier.settle()
+    assert cluster.machine.replica_count_of_node(4) == 3
+    assert not cluster.machine.balancing.rebalance
+
+
 @pytest.mark.parametrize("obstacle", ["unconcerned", "leaderless", "draining"])
 async def test_a_wish_to_rebalance_waits_for_no_new_broker_that_will_not_lead(obstacle):
     cluster = Cluster()
