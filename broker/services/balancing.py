@@ -198,10 +198,16 @@ class BalancingService:
         )
 
     def _growing_count(self) -> int:
-        """Return the number of partitions whose topic wants more replicas, and that wait for them."""
+        """Return the number of partitions whose topic wants more replicas, and that wait for them. Those that are rebuilt count as such."""
         metadata = self._metadata
         partitions = (metadata.partition(group_id) for topic in metadata.topics() for group_id in topic.group_ids)
-        return sum(1 for one in partitions if one is not None and wanted_partition(metadata, one).missing_count)
+        return sum(
+            1
+            for one in partitions
+            if one is not None
+            and wanted_partition(metadata, one).missing_count
+            and not any(gone.is_lost for gone in one.retiring)
+        )
 
     async def _sizes(self, partitions: list[PartitionView], call: Call) -> dict[PartitionId, tuple[int, int]]:
         """Return the size of each partition whose leader answers, and the bytes that are copied."""

@@ -175,6 +175,16 @@ async def test_moves_under_way_waiting_and_rebuilding_are_described():
         assert (answer.auto_balance, answer.moves_max, answer.waiting_count) == (True, 4, 0)
 
 
+async def test_a_partition_that_lost_its_replicas_is_rebuilt_and_does_not_wait_for_a_move_too():
+    """It counted as both for good, and `raftmq cluster rebalance` waited for it without end."""
+    async with cluster() as node:
+        await node._metadata(CreateTopic("lost", "log", 1, {}, (PartitionPlan((4,)),)))
+        await node._metadata(RemoveNode(4, is_forced=True))
+        assert replicas(node, 3) == []
+        answer = await node.balancing.describe_moves(pb.DescribeMovesRequest(), node.call())
+        assert (len(answer.moves), answer.waiting_count, answer.rebuilding_count) == (0, 0, 1)
+
+
 # ---------------------------------------------------------------------------------------------------------- one partition
 
 
