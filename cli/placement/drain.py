@@ -49,8 +49,9 @@ def drain(
     """Empty a broker: its leaderships, replicas and vote on metadata move to the other brokers.
 
     The broker stays in the cluster and gets no further replicas. The command ends when the broker holds nothing, and
-    then it can be removed. It ends with exit code 6 when replicas stay because no other broker can take them. The
-    cluster does the work: interrupting the command does not stop it. raftmq cluster undrain ends the draining.
+    then it can be removed. It ends with exit code 6 when replicas stay because no other broker can take them, or
+    because their partitions have no leader. The cluster does the work: interrupting the command does not stop it.
+    raftmq cluster undrain ends the draining.
     """
     if dry_run:
         planned = run_question(bootstrap_servers, timeout, lambda admin: admin.drain_broker(broker_id, dry_run=True))
