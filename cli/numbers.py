@@ -16,7 +16,7 @@ class WholeNumber:
     Args:
         minimum: The lowest value.
         maximum: The highest value.
-        advice: What to do instead, for the error: ``to move none, give --no-auto``.
+        advice: The alternative, for the error: ``to pause automatic balancing, give --no-auto``.
     """
 
     __name__ = "N"

@@ -140,7 +140,7 @@ def _look(admin: Admin, begun: BrokerDrain) -> Look:
 
 
 def _unled_of(broker: BrokerDescription, leaderless_count: int, moves: MovesDescription) -> str:
-    """Describe why moves wait although none is under way. Empty if they wait for their turn, or for a replica that is rebuilt first.
+    """Describe the reason why moves wait although none is under way. Empty if they wait for their turn, or for a replica that is rebuilt first.
 
     A partition without a leader cannot move. One that has lost all replicas counts as a partition that is rebuilt, for good.
     """
