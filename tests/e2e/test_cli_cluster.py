@@ -166,7 +166,9 @@ def test_balancing_is_paused_limited_and_shown(cluster: LocalCluster) -> None:
         document(cluster, "cluster", "balancing", "--auto", "--moves", str(before["moves_max"]), "--rate", "unlimited")
         == before
     )
-    assert_one_sentence(raftmq(cluster, "cluster", "balancing", "--moves", "9999"), 2, "not 9999")
+    refused = raftmq(cluster, "cluster", "balancing", "--moves", "9999")
+    assert refused.returncode == 2
+    assert b"'9999' is not a whole number from 1 to 1000: to pause automatic balancing, give" in refused.stderr
     assert document(cluster, "cluster", "balancing") == before
 
 
