@@ -358,8 +358,8 @@ def print_removal(removal: BrokerRemoval) -> None:
         is_one = removal.without_majority_count == 1
         has, stay, them = ("has", "stays", "it") if is_one else ("have", "stay", "them")
         print(
-            f"{counted(removal.without_majority_count, 'partition')} {has} no majority of replicas within reach and {stay} unavailable "
-            f"until enough other brokers of {them}, if there are any, are back (raftmq cluster recover): "
+            f"{counted(removal.without_majority_count, 'partition')} {has} no majority of replicas within reach and {stay} unavailable. "
+            f"Start the other brokers that hold {them}, or see raftmq cluster recover: "
             f"{some_of(names, removal.without_majority_count)}"
         )
 

@@ -60,15 +60,15 @@ def balancing_refusal(command: SetBalancing) -> Rejected | None:
     if command.moves_max is not None and not 1 <= command.moves_max <= MOVES_LIMIT:
         return Rejected(
             codes.INVALID_ARGUMENT,
-            f"between 1 and {MOVES_LIMIT} partitions may move simultaneously, not {command.moves_max}: to move none, set "
-            "auto_balance to false",
+            f"between 1 and {MOVES_LIMIT} partitions may move simultaneously, not {command.moves_max}: to pause "
+            "automatic balancing, set auto_balance to false",
         )
     rate = command.bytes_per_second
     if rate and not BYTES_PER_SECOND_MIN <= rate <= BYTES_PER_SECOND_LIMIT:
         return Rejected(
             codes.INVALID_ARGUMENT,
             f"the rate of moves is 0 (unlimited), or between {BYTES_PER_SECOND_MIN} and {BYTES_PER_SECOND_LIMIT} bytes per second, not "
-            f"{rate}: to move none, set auto_balance to false",
+            f"{rate}: to pause automatic balancing, set auto_balance to false",
         )
     if command.rebalance is not None and command.rebalance not in REBALANCES:
         return Rejected(codes.INVALID_ARGUMENT, f"there is no rebalancing {command.rebalance[:20]!r}")

@@ -80,6 +80,14 @@ def stuck_replicas(metadata: Metadata, evidence: Evidence) -> Iterator[StuckRepl
         new = new_replicas(partition)
         if not new and not missing_count:
             continue  # it only loses a replica
+        if not partition.replicas:
+            yield StuckReplica(
+                partition,
+                0,
+                "the partition has lost all its replicas, so there is none to copy from",
+                "copy the records of the topic's other partitions, then delete the topic and create it again",
+            )
+            continue
         leader = evidence.leader_of(partition.group_id)
         if not leader or not evidence.is_connected(leader):
             yield StuckReplica(

@@ -74,7 +74,8 @@ class NodeRemovalService:
         if is_wanted and len(metadata.metadata_voters) == 1:
             raise RequestError(
                 pb.BROKER_IN_USE,
-                f"broker {node_id} is the only metadata voter: add brokers until others vote, then remove it",
+                f"broker {node_id} is the only metadata voter: add brokers, or end the draining of others (raftmq cluster undrain), until "
+                "others vote, then remove it",
             )
         if is_forced:
             self._check_gone(node)

@@ -113,7 +113,7 @@ class ReplicaPlacementService:
         if refusal is not None:
             raise RequestError(
                 pb.CONFLICT,
-                f"partition {name} {refusal}: wait until it is whole, then repeat the call",
+                f"partition {name} {refusal}: wait until it is whole, then repeat the call (if its majority is lost: raftmq cluster recover)",
                 retry_after_ms=1000,
             )
 

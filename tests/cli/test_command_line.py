@@ -397,7 +397,7 @@ def test_an_error_is_phrased_in_options_and_not_in_python(arguments: tuple[str, 
             "create_dead_letter_topic needs a dead_letter_topic",
             "--create-dead-letter-topic needs a --dead-letter-topic",
         ),
-        ("to move none, set auto_balance to false", "to move none, give --no-auto"),
+        ("to pause automatic balancing, set auto_balance to false", "to pause automatic balancing, give --no-auto"),
     ],
 )
 def test_parameter_names_of_the_sdk_become_option_names(sentence: str, said: str) -> None:

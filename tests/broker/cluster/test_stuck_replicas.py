@@ -99,6 +99,16 @@ def test_without_a_leader_there_is_nothing_to_copy_from(metadata: MetadataLog) -
         assert found[0].reason.startswith("no replica leads the partition")
 
 
+def test_a_partition_that_lost_all_its_replicas_is_not_expected_to_come_back(metadata: MetadataLog) -> None:
+    """The advice was to start the brokers of its other replicas, of which there are none."""
+    metadata.run(mc.CreateTopic("single", "log", 1, {}, (mc.PartitionPlan((4,)),)))
+    metadata.run(mc.RemoveNode(4, is_forced=True))
+    (found,) = stuck(metadata, leader=0)
+    assert (found.partition.group_id, found.node_id) == (2, 0)
+    assert found.reason == "the partition has lost all its replicas, so there is none to copy from"
+    assert found.advice.startswith("copy the records of the topic's other partitions, then delete the topic")
+
+
 def test_a_replica_that_only_waits_for_its_turn_is_not_stuck(metadata: MetadataLog) -> None:
     metadata.run(mc.SetReplicationFactor(TOPIC, 3))
     assert stuck(metadata) == []
