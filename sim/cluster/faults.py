@@ -468,6 +468,21 @@ class Nemesis:
             for partition in metadata.partitions_of_node(node_id)
         )
 
+    def _give_up_lost_disks(self) -> None:
+        """Restart machines with new disks that are not admitted yet, since a partition was revived, with the old ones given up.
+
+        See `_must_give_up`: a disk may also be lost while a recovery is under way.
+        """
+        for machine in self._cluster.machines.values():
+            is_admitted = machine.node is not None and bool(machine.node.view.node_id)
+            if not machine.wiped_node_id or is_admitted or machine.is_given_up or machine.is_barred:
+                continue
+            self._trace(f"{machine.name} gives its lost disk up")
+            machine.is_given_up = True
+            if machine.process is not None:
+                self._cluster.crash(machine)
+                self._later(0.1, 1.0, partial(self._cluster.start, machine))
+
     def _remove_node(self) -> None:
         """Remove the victim's node permanently. Later a new node is started on the machine."""
         machine = self._victim
@@ -600,6 +615,7 @@ class Nemesis:
             if recovery is not None:
                 self._checker.recoveries.on_recovered(group_id, recovery.group_id)
                 self._trace(f"g{group_id} is replaced by g{recovery.group_id}")
+            self._give_up_lost_disks()
             self._let_return(others)
             return
         if process is not None and metadata is not None and partition is not None:
