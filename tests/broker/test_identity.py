@@ -15,7 +15,7 @@ from raftmq.broker.base.readiness import Reason
 from raftmq.broker.base.request_error import RequestError
 from raftmq.broker.environment import NodeEnvironment
 from raftmq.broker.node import Node
-from raftmq.errors import BrokerInUseError, InvalidArgumentError, WrongClusterError
+from raftmq.errors import BrokerInUseError, FailedPreconditionError, WrongClusterError
 from raftmq.proto import queue_pb2 as pb
 
 from tests.support.broker.whole_nodes import WAIT_SECONDS, Nodes, three_voters, until
@@ -279,7 +279,7 @@ async def test_orders_for_a_broker_with_a_refused_directory_are_refused_or_done_
     assert "--broker-id" in reason.message
     rest = [broker_id for broker_id in brokers_of(one) if broker_id != stale_id]
     async with Admin(bootstrap_servers=one.addresses.client) as admin:
-        with pytest.raises(InvalidArgumentError, match=f"broker {stale_id} is unreachable: start it first"):
+        with pytest.raises(FailedPreconditionError, match=f"broker {stale_id} is unreachable: start it first"):
             await admin.transfer_leader("flights", 0, stale_id)
         assert (await admin.rebalance(dry_run=True)).replica_move_count == 0
         with pytest.raises(BrokerInUseError, match="drain it first"):
@@ -287,7 +287,7 @@ async def test_orders_for_a_broker_with_a_refused_directory_are_refused_or_done_
         await admin.drain_broker(stale_id)
         await holds(lambda: set(brokers_of(one)) == {*rest, free})
         await holds(lambda: not one.view.metadata.state_machine.replica_count_of_node(stale_id))
-        with pytest.raises(InvalidArgumentError, match="is being drained"):
+        with pytest.raises(FailedPreconditionError, match="is being drained"):
             await admin.move_partition("flights", 0, [*rest, stale_id])
         await check_records(one)
 
