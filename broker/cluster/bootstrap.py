@@ -181,13 +181,13 @@ class ClusterBootstrap:
         Raises:
             RequestError: NOT_FORMED if there is no broker to ask. INVALID_ARGUMENT if the cluster refuses this node.
         """
-        if not self._config.join and self._registry.has_left_cluster:
-            raise RequestError(
-                pb.NOT_FORMED,
-                f"the broker of the data directory {self._config.data_dir} has left its cluster (raftmq recover rejoin): start with "
-                "--join HOST:PORT, the peer address of a broker of the recovered cluster",
-            )
         if not self._config.join:
+            if self._registry.has_left_cluster:
+                raise RequestError(
+                    pb.NOT_FORMED,
+                    f"the broker of the data directory {self._config.data_dir} has left its cluster (raftmq recover rejoin): start with "
+                    "--join HOST:PORT, the peer address of a broker of the recovered cluster",
+                )
             raise RequestError(
                 pb.NOT_FORMED,
                 f"data directory {self._config.data_dir} belongs to no cluster: start with --bootstrap to form one, once, or "

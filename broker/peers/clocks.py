@@ -222,12 +222,13 @@ class PeerClocks:
             return int(own_ms - standing.offset_ms)
         now = self._loop.time()
         held_ms = own_ms if self._held_ms is None else self._held_ms + self._boottime_ms()
-        heard, answers = self._fresh(now).values(), self._answers(now).values()
         if self._held_ms is not None and self._is_near(own_ms, held_ms):
             return own_ms
+        heard = self._fresh(now).values()
         is_confirmed = self._held_ms is not None and any(self._is_near(clock_ms, held_ms) for clock_ms in heard)
         if is_confirmed:
             return int(held_ms)
+        answers = self._answers(now).values()
         if not self.is_comparable:
             # Only commands whose time does not count are stamped now. Append times never go back: after a stamp that is a year too late,
             # everything that follows would be stamped too late for a year.

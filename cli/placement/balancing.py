@@ -21,6 +21,7 @@ from raftmq.cli.placement.moves_text import (
     activity_of,
     description_json,
     given_up_of,
+    given_up_reason,
     more_than_shown,
     move_rows,
     moves_json,
@@ -194,7 +195,7 @@ def _demand_none_given_up(moves: frozenset[GivenUpMove]) -> None:
     if moves:
         first = min(moves, key=lambda move: (move.at_ms, move.topic, move.partition))
         raise CommandError(
-            f"rebalancing: {counted(len(moves), 'move')} given up, such as {given_up_of(first).removeprefix('given up: ')}: {HINT}",
+            f"rebalancing: {counted(len(moves), 'move')} given up, such as {given_up_reason(first)}: {HINT}",
             ExitCode.BAD_DATA,
         )
 

@@ -77,10 +77,15 @@ def activity_of(moves: MovesDescription) -> str:
 
 
 def given_up_of(move: GivenUpMove) -> str:
-    """Describe a move that was given up: ``given up: t/0 to 4: broker 4 is unreachable, … (not planned again before 2026-01-31T12:30:00Z)``."""
+    """Describe a move that was given up: ``given up: `` and the text of `given_up_reason`."""
+    return f"given up: {given_up_reason(move)}"
+
+
+def given_up_reason(move: GivenUpMove) -> str:
+    """Describe a move that was given up: ``t/0 to 4: broker 4 is unreachable, … (not planned again before 2026-01-31T12:30:00Z)``."""
     until = format_time(move.retry_at_ms)
     route = f"{move.topic}/{move.partition} to {brokers(move.to_broker_ids)}"
-    return f"given up: {route}: {move.reason} (not planned again before {until})"
+    return f"{route}: {move.reason} (not planned again before {until})"
 
 
 def stuck_rows(stuck: Iterable[StuckReplica]) -> list[tuple[object, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from raftmq.cli.placement import waiting
 from raftmq.client.base.loop_thread import LoopThread
@@ -87,16 +89,22 @@ def test_a_move_in_a_topic_that_was_created_again_ends_with_a_sentence(commands:
         assert process.stderr.read().endswith(b"raftmq: partition orders/2 was deleted in the meantime\n")
 
 
-def test_a_move_that_another_command_replaces_ends_with_the_brokers_it_gets(commands: ClusterCommands) -> None:
-    """Before, the command waited for its own brokers, then named a broker that is down, although all of them ran."""
+def end_of_replaced(commands: ClusterCommands, order: Sequence[str], other: Sequence[str]) -> bytes:
+    """Give an order, and another one while the first is awaited. Return the error output of the first command, which ends with exit code 5."""
     commands.moves.is_frozen = True
-    with commands.process("partition", "move", "orders", "0", "--to", "3,2") as process:
+    with commands.process(*order) as process:
         commands.wait_described(1)
-        commands.text("partition", "move", "orders", "0", "--to", "1,3", "--no-wait")
+        commands.text(*other, "--no-wait")
         assert process.wait(60) == 5
         assert process.stderr is not None
-        words = b"moving orders/0: the partition's brokers were changed again in the meantime, to 1, 3"
-        assert words in process.stderr.read()
+        return process.stderr.read()
+
+
+def test_a_move_that_another_command_replaces_ends_with_the_brokers_it_gets(commands: ClusterCommands) -> None:
+    """Before, the command waited for its own brokers, then named a broker that is down, although all of them ran."""
+    order = ("partition", "move", "orders", "0", "--to")
+    said = end_of_replaced(commands, (*order, "3,2"), (*order, "1,3"))
+    assert b"moving orders/0: the partition's brokers were changed again in the meantime, to 1, 3" in said
 
 
 def test_without_waiting_a_move_is_made_in_the_background(commands: ClusterCommands) -> None:
@@ -146,14 +154,9 @@ def test_a_further_replica_that_cannot_come_up_ends_the_wait_with_its_reason(
 
 def test_a_replication_factor_that_another_command_changes_again_ends_the_wait(commands: ClusterCommands) -> None:
     """Before, the command waited for its own factor, then named a broker that is down, although all of them ran."""
-    commands.moves.is_frozen = True
-    with commands.process("topic", "alter", "orders", "--replication-factor", "3") as process:
-        commands.wait_described(1)
-        commands.text("topic", "alter", "orders", "--replication-factor", "1", "--yes", "--no-wait")
-        assert process.wait(60) == 5
-        assert process.stderr is not None
-        words = b"changing the replication factor of orders to 3: it was changed again in the meantime, to 1"
-        assert words in process.stderr.read()
+    order = ("topic", "alter", "orders", "--replication-factor")
+    said = end_of_replaced(commands, (*order, "3"), (*order, "1", "--yes"))
+    assert b"changing the replication factor of orders to 3: it was changed again in the meantime, to 1" in said
 
 
 def test_the_plan_for_another_replication_factor_is_a_table(commands: ClusterCommands) -> None:
