@@ -58,7 +58,7 @@ class CommitFailedError(ReplicaStorageError):
 
 
 class StorageUnavailableError(ReplicaStorageError):
-    """The operating system refused a resource (descriptors, memory, reader slots). Not damage. Nothing was applied."""
+    """The operating system refused a resource (descriptors, memory, reader slots) or a new file. Not damage. Nothing was applied."""
 
 
 class RegistryError(Exception):

@@ -35,6 +35,7 @@ DAMAGE_ERRORS = (
 from a limit, and is no reason to give up a healthy replica."""
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _SPARE_TRANSACTIONS = 4
 """Read transactions kept for reuse per file, as many as the broker has reader threads."""
@@ -128,11 +129,15 @@ def is_volume_full(error: BaseException) -> bool:
 
 
 def is_out_of_resources(error: BaseException) -> bool:
-    """Return whether the operating system has no descriptor or memory for an opening. LMDB's error has the system's text, but no number."""
+    """Return whether the operating system has no descriptor or memory for an opening."""
+    return _is_one_of(error, _OUT_OF_RESOURCES)
+
+
+def _is_one_of(error: BaseException, numbers: tuple[int, ...]) -> bool:
+    """Return whether the error is one of these of the operating system. LMDB's error has the system's text, but no number."""
     if isinstance(error, OSError):
-        return error.errno in _OUT_OF_RESOURCES
-    texts = map(os.strerror, _OUT_OF_RESOURCES)
-    return isinstance(error, lmdb.Error) and any(text in str(error) for text in texts)
+        return error.errno in numbers
+    return isinstance(error, lmdb.Error) and any(os.strerror(number) in str(error) for number in numbers)
 
 
 class reading:  # noqa: N801 -- a context like those of contextlib, but entered for every look at a file
@@ -190,7 +195,10 @@ class committing:  # noqa: N801 -- as above: entered for every write
 
 @contextmanager
 def building(key: ReplicaKey, temporary: Path) -> Iterator[None]:
-    """Translate errors of building a new file beside the live one, and remove the new file. Nothing was applied."""
+    """Translate errors of building a new file beside the live one, and remove the new file. Nothing was applied.
+
+    A directory in which no file may be created concerns the new replicas only: others write to files that are open.
+    """
     try:
         yield
     except BaseException as error:
@@ -199,6 +207,8 @@ def building(key: ReplicaKey, temporary: Path) -> Iterator[None]:
             raise StorageFullError(key, f"no room for a new file: {error}") from error
         if is_out_of_resources(error):
             raise StorageUnavailableError(key, f"a new file cannot be opened now: {error}") from error
+        if _is_one_of(error, _NOT_PERMITTED):
+            raise StorageUnavailableError(key, f"a new file is not permitted: {error}") from error
         if isinstance(error, (lmdb.Error, OSError)):
             raise CommitFailedError(key, f"a new file could not be written: {error}") from error
         raise

@@ -40,7 +40,7 @@ class NotServedReason(StrEnum):
     FAILING = "failing"
     """A defect of the program stopped the replica, or its file cannot be opened. Attempts are repeated."""
     UNAVAILABLE = "unavailable"
-    """The disk has no space for the replica, or the operating system no descriptors or memory."""
+    """The disk has no space for the replica, or the operating system no descriptors or memory, or it permits no new file."""
     UNSUPPORTED_FORMAT = "unsupported_format"
     """Another version of the broker wrote the replica's file or a command in it, and this version cannot read it."""
     QUARANTINED = "quarantined"

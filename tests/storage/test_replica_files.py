@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import lmdb
@@ -31,6 +32,7 @@ from raftmq.storage.snapshot_spool import SnapshotSpools, SpoolError
 from raftmq.types import LogIndex, Offset, Term
 
 from tests.support.storage.descriptors import free_descriptors
+from tests.support.storage.permissions import read_only
 from tests.support.storage.log_builder import (
     KEY,
     OTHER,
@@ -512,6 +514,20 @@ def test_a_creation_without_descriptors_leaves_nothing_and_can_be_repeated(tmp_p
                 assert not store.exists(KEY)
         if not store.exists(KEY):
             store.create_with_state_file(KEY, initial_state())
+        assert store.open(KEY) == initial_state()
+
+
+def test_a_creation_in_a_directory_without_permission_leaves_nothing_and_can_be_repeated() -> None:
+    """It counted as a failed commit, and ended the process, again after each restart, although the other replicas could be served."""
+    with TemporaryDirectory() as directory, lmdb_store(Path(directory)) as store:
+        Path(directory).chmod(0o755)
+        with read_only(store.path(KEY).parent):
+            with pytest.raises(StorageUnavailableError, match="Permission denied"):
+                store.create(KEY, initial_state(), ())
+            with pytest.raises(StorageUnavailableError, match="Permission denied"):
+                store.create_with_state_file(KEY, initial_state())
+            assert not store.exists(KEY)
+        store.create_with_state_file(KEY, initial_state())
         assert store.open(KEY) == initial_state()
 
 
