@@ -284,6 +284,12 @@ def why_process_is_too_small(map_bytes: int, replica_files: int) -> str | None:
             f"this process may map {address_space_max} bytes (RLIMIT_AS), and a broker with {replica_files} replica files "
             f"needs at least {needed}, {map_bytes} for each: raise the limit (ulimit -v unlimited), or set map_bytes lower"
         )
+    file_bytes_max, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if file_bytes_max != resource.RLIM_INFINITY and file_bytes_max < map_bytes:
+        return (
+            f"the files of this process may grow to {file_bytes_max} bytes (RLIMIT_FSIZE), and a replica's file to {map_bytes} bytes "
+            "(map_bytes): raise the limit (ulimit -f unlimited, or LimitFSIZE of its systemd unit)"
+        )
     return None
 
 

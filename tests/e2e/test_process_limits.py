@@ -46,7 +46,11 @@ def started(data_dir: Path, command: tuple[str, ...]) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize(
     ("option", "value", "words"),
-    [("-n", 48, ("RLIMIT_NOFILE", "512")), ("-v", 3_000_000, ("RLIMIT_AS", "map_bytes"))],
+    [
+        ("-n", 48, ("RLIMIT_NOFILE", "512")),
+        ("-v", 3_000_000, ("RLIMIT_AS", "map_bytes")),
+        ("-f", 100_000, ("RLIMIT_FSIZE", "map_bytes")),
+    ],
 )
 def test_a_start_under_too_low_limits_is_refused_with_one_line(
     tmp_path: Path, option: str, value: int, words: tuple[str, ...]

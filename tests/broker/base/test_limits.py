@@ -89,6 +89,19 @@ def test_a_process_with_too_few_files_is_refused_with_the_needed_number(
         assert why_process_is_too_small(GIB, replicas) is None
 
 
+def test_a_process_with_too_small_files_is_refused() -> None:
+    """A commit that met the limit ended the broker with "Input/output error", again after each restart."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (GIB - 1, hard))
+    try:
+        problem = why_process_is_too_small(GIB, 0)
+        assert why_process_is_too_small(GIB - 1, 0) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert problem is not None
+    assert f"{GIB - 1} bytes (RLIMIT_FSIZE)" in problem
+
+
 @pytest.mark.parametrize("count", [OPEN_FILES_MIN, 516, 700, 1024, 4096])
 def test_a_broker_with_all_the_queues_that_it_accepts_can_be_restarted(count: int) -> None:
     """A replica of a queue has two files, and was counted as one: creating 85 of them ended a broker that may open 512."""
