@@ -32,7 +32,6 @@ from raftmq.storage.snapshot_spool import SnapshotSpools, SpoolError
 from raftmq.types import LogIndex, Offset, Term
 
 from tests.support.storage.descriptors import free_descriptors
-from tests.support.storage.permissions import read_only
 from tests.support.storage.log_builder import (
     KEY,
     OTHER,
@@ -45,6 +44,7 @@ from tests.support.storage.log_builder import (
     lmdb_store,
     truncate,
 )
+from tests.support.storage.permissions import read_only
 
 MIB = 1 << 20
 SNAPSHOT = SnapshotMeta(LogPosition(LogIndex(50), Term(5), Offset(70)), LogIndex(60), VOTERS)
