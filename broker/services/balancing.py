@@ -65,6 +65,7 @@ class BalancingService:
         self._health = health
         self._cluster_health = cluster_health
         self._partition_sizes = sizes
+        self._wishes = asyncio.Lock()
 
     @property
     def _metadata(self) -> Metadata:
@@ -137,10 +138,22 @@ class BalancingService:
             pin_count=pins,
         )
         if not request.dry_run:
-            is_larger = not request.leaders_only or metadata.balancing.rebalance == REBALANCE_REPLICAS
-            wish = SetBalancing(rebalance=REBALANCE_REPLICAS if is_larger else REBALANCE_LEADERS)
-            response.metadata_revision = (await self.leader.execute(wish, Done, call.deadline)).revision
+            response.metadata_revision = await self._wish(call, leaders_only=request.leaders_only)
         return response
+
+    async def _wish(self, call: Call, *, leaders_only: bool) -> int:
+        """Record the wish for a rebalancing, and return the revision. A larger wish in force stays as it is: repeating it would end new pins.
+
+        Wishes are recorded one after the other. Otherwise one for leaderships would not see, and replace, a larger one that is in the log.
+        """
+        async with self._wishes:
+            if leaders_only and self._metadata.balancing.rebalance == REBALANCE_REPLICAS:
+                # an entry that changes nothing: afterwards it is known whether the end of the larger wish was in the log before it
+                revision = (await self.leader.execute(SetBalancing(), Done, call.deadline)).revision
+                if self._metadata.balancing.rebalance == REBALANCE_REPLICAS:
+                    return revision
+            wish = SetBalancing(rebalance=REBALANCE_LEADERS if leaders_only else REBALANCE_REPLICAS)
+            return (await self.leader.execute(wish, Done, call.deadline)).revision
 
     @on_metadata_leader
     async def set_balancing(self, request: pb.SetBalancingRequest, call: Call) -> pb.SetBalancingResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ from raftmq.fsm.metadata_commands import (
     RemoveReplica,
     ReplaceReplica,
     RevertReplicas,
+    SetBalancing,
     SetReplicas,
     SetReplicationFactor,
 )
@@ -146,6 +148,51 @@ async def test_a_rebalancing_is_planned_and_the_wish_is_kept():
         await node.balancing.rebalance(pb.RebalanceRequest(), node.call())
         await node.balancing.rebalance(pb.RebalanceRequest(leaders_only=True), node.call())
         assert node.metadata.state_machine.balancing.rebalance == "replicas", "the larger wish stays"
+
+
+async def test_a_wish_for_leaderships_does_not_end_a_larger_one_that_is_not_applied_yet():
+    """It was compared with the wish in force only. With automatic balancing off, the larger order was lost and reported as carried out."""
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+        node.hold_commits = True
+        larger = asyncio.create_task(node.balancing.rebalance(pb.RebalanceRequest(), node.call()))
+        while node.metadata.core.last_index == machine.applied_index:
+            await asyncio.sleep(0)
+        smaller = asyncio.create_task(node.balancing.rebalance(pb.RebalanceRequest(leaders_only=True), node.call()))
+        for _ in range(3):  # until the smaller one is planned, too
+            await node.balancing.rebalance(pb.RebalanceRequest(dry_run=True), node.call())
+        node.release_commits()
+        await asyncio.gather(larger, smaller)
+        assert machine.balancing.rebalance == "replicas"
+
+
+async def test_a_wish_for_leaderships_ends_no_pin_while_a_larger_one_is_in_force():
+    """It repeated the larger one, which ended the pins of partitions that were moved since."""
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+        await node.balancing.rebalance(pb.RebalanceRequest(), node.call())
+        move = pb.MovePartitionRequest(topic="t", partition=0, broker_ids=[2, 1, 3])
+        await node.placement.move_partition(move, node.call())
+        answer = await node.balancing.rebalance(pb.RebalanceRequest(leaders_only=True), node.call())
+        assert answer.metadata_revision == machine.revision
+        assert machine.partition(1).is_pinned
+        assert machine.balancing.rebalance == "replicas"
+
+
+async def test_a_wish_for_leaderships_outlives_a_larger_one_that_is_just_ending():
+    async with cluster() as node:
+        machine = node.metadata.state_machine
+        await node.balancing.rebalance(pb.RebalanceRequest(), node.call())
+        node.hold_commits = True
+        ended = asyncio.create_task(node._metadata(SetBalancing(rebalance="")))
+        while node.metadata.core.last_index == machine.applied_index:
+            await asyncio.sleep(0)
+        smaller = asyncio.create_task(node.balancing.rebalance(pb.RebalanceRequest(leaders_only=True), node.call()))
+        for _ in range(3):
+            await node.balancing.rebalance(pb.RebalanceRequest(dry_run=True), node.call())
+        node.release_commits()
+        await asyncio.gather(ended, smaller)
+        assert machine.balancing.rebalance != "", "a wish for leaderships, or for more, is in force"
 
 
 async def test_the_settings_of_balancing_change_and_impossible_ones_are_refused():
