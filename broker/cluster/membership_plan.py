@@ -138,6 +138,7 @@ def choose_metadata_voters(
     without 2 never have a majority.
     A node that is down keeps its vote: it may return in a moment, and only the operator knows. A desired node that went down before it
     ever voted is skipped.
+    Voters that share a host, or else a rack, are exchanged for nodes that join elsewhere. The leader is not.
 
     Args:
         nodes: The registered nodes.
@@ -166,6 +167,7 @@ def choose_metadata_voters(
         if not candidates:
             break
         chosen.append(min(candidates, key=lambda node: _closeness(node, chosen)))
+    chosen = _spread(chosen, [node for node in active if is_connected(NodeId(node.node_id))], leader)
     draining = [node for node in nodes if node.state == "draining" and node.metadata_replica_id in voters]
     draining.sort(key=lambda node: (node.metadata_replica_id != leader, not is_connected(NodeId(node.node_id))))
     chosen += draining[: max(0, count - len(chosen))]
@@ -179,6 +181,23 @@ def choose_metadata_voters(
         if 2 * len(reachable.intersection(wanted)) > len(wanted):  # otherwise they could not take over now
             return tuple(sorted(wanted))
     return tuple(sorted(desired))
+
+
+def _spread(chosen: Sequence[NodeView], candidates: Sequence[NodeView], leader: ReplicaId) -> list[NodeView]:
+    """Exchange single nodes for candidates as long as the chosen nodes are then on more hosts, or on as many hosts in more racks."""
+    best = list(chosen)
+    for index, gone in enumerate(chosen):
+        if gone.metadata_replica_id == leader:
+            continue
+        for node in candidates:
+            exchanged = [*chosen[:index], node, *chosen[index + 1 :]]
+            if node not in chosen and _breadth(exchanged) > _breadth(best):
+                best = exchanged
+    return best if best == chosen else _spread(best, candidates, leader)
+
+
+def _breadth(nodes: Sequence[NodeView]) -> tuple[int, int]:
+    return len({node.host for node in nodes}), len({node.rack for node in nodes})
 
 
 def _closeness(node: NodeView, chosen: Sequence[NodeView]) -> tuple[bool, bool, int]:

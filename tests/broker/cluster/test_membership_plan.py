@@ -194,6 +194,21 @@ def test_voters_are_spread_over_hosts_then_racks():
     assert voters(nodes) == (1, 3, 5)
 
 
+def test_voters_that_share_a_host_or_a_rack_give_way_to_brokers_that_join_elsewhere():
+    """Two of three voters on one machine: its loss would stop the metadata, although a third machine has come."""
+    shared = [node(1, host="a", rack="x"), node(2, host="a", rack="x"), node(3, host="b", rack="x")]
+    assert voters(shared, desired=(1, 2, 3), now=(1, 2, 3), leader=2) == (1, 2, 3)
+    grown = [*shared, node(4, host="b", rack="y"), node(5, host="c", rack="x")]
+    assert voters(grown, desired=(1, 2, 3), now=(1, 2, 3), leader=2) == (2, 4, 5)
+    assert voters(grown, desired=(2, 4, 5), now=(2, 4, 5), leader=2) == (2, 4, 5)
+    assert voters(grown, desired=(1, 2, 3), now=(1, 2, 3), leader=2, down={5}) == (2, 3, 4)
+
+
+def test_a_voter_that_went_down_elsewhere_is_not_exchanged_for_one_that_shares_a_host():
+    nodes = [node(1, host="a"), node(2, host="a"), node(3, host="b"), node(4, host="c")]
+    assert voters(nodes, desired=(1, 3, 4), now=(1, 3, 4), down={4}) == (1, 3, 4)
+
+
 # -------------------------------------------------------------------------------------------------------------- repair
 
 
