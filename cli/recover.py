@@ -206,7 +206,7 @@ def _print(found: StoredMetadata, output: Output, result: str) -> None:
         print(f"broker {found.broker_id} is the only metadata voter of the new cluster {found.cluster_id}: start it")
         others = brokers(found.other_brokers)
         print(
-            f"on the brokers that survive ({others or 'none'}): raftmq recover rejoin, then start with --join and the peer address of this one, without --bootstrap"
+            f"on each other broker that survives (of {others or 'none'}): raftmq recover rejoin, then start with --join and the peer address of this one, without --bootstrap"
         )
     elif result == "left":
         print(

@@ -82,7 +82,8 @@ class NodeRemovalService:
             return node
         replica_count = metadata.replica_count_of_node(node_id)
         if replica_count or is_voter:
-            parts = [f"holds {replica_count} partition replicas"] if replica_count else []
+            noun = "partition replica" if replica_count == 1 else "partition replicas"
+            parts = [f"holds {replica_count} {noun}"] if replica_count else []
             parts += ["votes on metadata"] if is_voter else []
             raise RequestError(
                 pb.BROKER_IN_USE,

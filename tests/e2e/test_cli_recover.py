@@ -61,7 +61,7 @@ def test_a_new_metadata_group_is_made_after_a_question(cluster: LocalCluster) ->
     assert cluster_id != before["cluster_id"]
     first, second = done.stdout.decode().splitlines()
     assert first == f"broker 1 is the only metadata voter of the new cluster {cluster_id}: start it"
-    assert second.startswith("on the brokers that survive (none): raftmq recover rejoin")
+    assert second.startswith("on each other broker that survives (of none): raftmq recover rejoin")
     assert doctor(directory).returncode == 0
     cluster.restart(1)
     assert [line["value"] for line in lines_of(cluster, "t", "--from-beginning")] == ["kept"]

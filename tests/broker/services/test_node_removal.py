@@ -96,6 +96,7 @@ async def test_without_force_a_node_must_hold_nothing():
         assert refused.code == pb.BROKER_IN_USE
         assert "broker 3 still holds 3 partition replicas and votes on metadata" in str(refused)
         assert "--force" in str(refused)
+        assert "broker 1 still holds 1 partition replica and" in str(await refusal(node, 1))
         answer = await remove(node, 4)
         assert (answer.replica_count, answer.without_majority_count) == (0, 0)
         assert node.metadata.state_machine.node(4).state == "removed"
