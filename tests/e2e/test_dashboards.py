@@ -66,11 +66,12 @@ async def put(servers: str) -> None:
 
 
 async def work(servers: str) -> None:
-    """Accept most messages, give some back, reject some, and let the lease of some end."""
+    """Accept most messages, give some back and reject some, slower than they arrive: at each moment some are in work, and others wait."""
     async with Queue("jobs", bootstrap_servers=servers) as queue:
         number = 0
         async for message in queue:
             number += 1
+            await asyncio.sleep(0.05)
             if number % 10 == 3:
                 await message.release()
             elif number % 10 == 6:
