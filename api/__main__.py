@@ -13,6 +13,8 @@ CLIENT_COMMANDS: Final = (["config", "list"], ["config", "set"], ["config", "uns
 """Commands among them that only ask a running broker."""
 DEFECT_EXIT_CODE: Final = 1
 """Exit code for a problem of this machine, as in `raftmq.cli.exit_codes`, which needs typer."""
+INTERRUPTED_EXIT_CODE: Final = 130
+"""Exit code after Ctrl-C, as there."""
 
 
 def require_for_command(arguments: list[str]) -> None:
@@ -28,10 +30,11 @@ def main() -> None:
     """Run the command line. If its packages are missing, report which ones to install and exit."""
     try:
         require_for_command(sys.argv[1:])
+        from raftmq.cli.main import main as run
     except MissingExtraError as error:
         _end(str(error))
-    from raftmq.cli.main import main as run
-
+    except KeyboardInterrupt:  # the imports take a moment, and nothing was done yet
+        raise SystemExit(INTERRUPTED_EXIT_CODE) from None
     run()
 
 

@@ -193,3 +193,22 @@ def test_a_reader_that_stops_reading_ends_the_command_quietly() -> None:
         writer.stdout.close()
         assert writer.wait(20) == ExitCode.BROKEN_PIPE
         assert writer.stderr.read() == b""
+
+
+@pytest.mark.parametrize("module", ["typer", "raftmq.cli.topic", "pydantic", "raftmq.client.admin.admin"])
+def test_ctrl_c_while_a_command_starts_ends_it_quietly(module: str) -> None:
+    """A traceback of the imports was printed, and the exit code was that of a signal. They take half a second on a busy machine."""
+    program = (
+        "import signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}: signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.argv[1:] = ['topic', 'list', '-b', '127.0.0.1:1']\n"
+        "from raftmq.__main__ import main\n"
+        "main()\n"
+        "print('it went on')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.stdout, ended.stderr) == ("", "")
+    assert ended.returncode == ExitCode.INTERRUPTED
