@@ -208,6 +208,7 @@ def _print_plan(plan: RebalancePlan, away: int, output: Output, result: str) -> 
                 "result": result,
                 "replica_move_count": plan.replica_move_count,
                 "leader_move_count": plan.leader_move_count,
+                "leader_return_count": away,
                 "moves": moves_json(plan.moves),
                 "without_place_count": plan.without_place_count,
                 "without_place": partitions_json(plan.without_place),

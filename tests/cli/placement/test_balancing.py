@@ -70,6 +70,7 @@ def test_a_rebalance_whose_moves_are_given_up_is_not_reported_as_done(commands: 
 def test_only_leaderships_are_moved_on_request(commands: ClusterCommands) -> None:
     answer = commands.answer("cluster", "rebalance", "--leaders-only")
     assert (answer["result"], answer["replica_move_count"], answer["leader_move_count"]) == ("moved", 0, 1)
+    assert answer["leader_return_count"] == 0
     assert commands.replicas() == [[1, 2], [3, 2], [3, 1]]
 
 
@@ -78,6 +79,8 @@ def test_a_rebalance_waits_for_leaderships_that_return_to_a_restarted_broker(com
     commands.moves.idle_leaders = 5
     dry = commands.text("cluster", "rebalance", "--leaders-only", "--dry-run")
     assert dry == "1 leadership would return to the preferred leaders\n"
+    planned = commands.answer("cluster", "rebalance", "--leaders-only", "--dry-run")
+    assert (planned["leader_move_count"], planned["leader_return_count"]) == (0, 1)
     done = commands.run("cluster", "rebalance", "--leaders-only")
     assert (done.returncode, done.stdout) == (0, "1 leadership returned to the preferred leaders\n")
     assert commands.moves.idle_leaders == 0
