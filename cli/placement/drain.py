@@ -17,6 +17,7 @@ from raftmq.cli.placement.moves_text import (
     held_by,
     moves_json,
     plan_rows,
+    stuck_of,
     without_place_of,
 )
 from raftmq.cli.placement.options import BrokerIdArgument, DryRunOption, WaitOption
@@ -142,16 +143,20 @@ def _look(admin: Admin, begun: BrokerDrain) -> Look:
 def _unled_of(broker: BrokerDescription, leaderless_count: int, moves: MovesDescription) -> str:
     """Describe the reason why moves wait although none is under way. Empty if they wait for their turn, or for a replica that is rebuilt first.
 
-    A partition without a leader cannot move. One that has lost all replicas counts as a partition that is rebuilt, for good.
+    A partition without a leader cannot move. One that has lost all replicas counts as a partition that is rebuilt, for good. So does one
+    that lost its majority when a disk was given up, and no move of it is planned.
     """
     stuck = {(one.topic, one.partition) for one in moves.stuck}
-    if moves.moves or not moves.waiting_count or moves.rebuilding_count > len(stuck):
+    is_idle = not (moves.waiting_count or moves.rebuilding_count)
+    if moves.moves or is_idle or moves.rebuilding_count > len(stuck):
         return ""
     if not broker.is_connected:
         return (
             f"broker {broker.broker_id} is not connected, and partitions that need it for a leader cannot move. Start it, and the draining "
             f"continues, or remove it if it is gone for good: raftmq cluster remove {broker.broker_id} --force"
         )
+    if not moves.waiting_count:
+        return "; ".join(stuck_of(moves.stuck, moves.stuck_count))
     if moves.waiting_count > leaderless_count:
         return ""
     have = "partition has" if leaderless_count == 1 else "partitions have"

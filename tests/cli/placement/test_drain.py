@@ -120,6 +120,24 @@ def test_a_drain_that_only_waits_for_partitions_without_a_leader_is_stuck_and_sa
     assert_refused(commands.run("cluster", "drain", "3"), 6, "holds 2 replicas", words)
 
 
+@pytest.mark.parametrize(
+    ("unreachable", "words"),
+    [
+        (set(), "but 1 new replica (orders/0) cannot come up: no leader. Advice: wait"),
+        ({3}, "but broker 3 is not connected, and partitions that need it for a leader cannot move"),
+    ],
+)
+def test_a_drain_that_only_waits_for_stuck_rebuilding_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch, unreachable: set[int], words: str
+) -> None:
+    """A partition whose lost replica cannot be rebuilt, because the partition has no leader, is not planned to move."""
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen, commands.moves.moves_max, commands.moves.unreachable = True, 0, unreachable
+    commands.moves.rebuilding_count, commands.moves.plans_nothing = 1, True
+    commands.moves.stuck = [pb.StuckReplica(topic="orders", partition=0, reason="no leader", advice="wait")]
+    assert_refused(commands.run("cluster", "drain", "3"), 6, "holds 2 replicas", words)
+
+
 def test_a_drain_that_waits_for_its_turn_is_not_stuck(
     commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

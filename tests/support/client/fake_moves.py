@@ -45,6 +45,8 @@ class FakeMoves:
     """Whether moves are given up."""
     rebuilding_first: int = 0
     """Number of descriptions during which nothing moves, because a lost replica is rebuilt."""
+    plans_nothing: bool = False
+    """Whether no move is planned, because each partition must be rebuilt first."""
     unplanned_first: int = 0
     """Number of descriptions before the first move is planned."""
     idle_leaders: int = 0
@@ -227,7 +229,7 @@ class FakeMovesService:
             moves_max=moves.moves_max,
             bytes_per_second=moves.bytes_per_second,
             moves=under_way,
-            waiting_count=len(moves.planned) - len(under_way),
+            waiting_count=0 if moves.plans_nothing else len(moves.planned) - len(under_way),
             rebuilding_count=moves.rebuilding_count,
             without_place=moves.without_place,
             without_place_count=len(moves.without_place),
