@@ -145,6 +145,34 @@ async def test_a_disk_is_given_up_only_with_a_remaining_majority_or_on_an_operat
         assert answer.broker_id == 2
 
 
+async def test_a_wiped_target_of_a_move_of_two_replicas_waits_until_the_move_is_given_up():
+    """Metadata do not know whether the new replica or its predecessor votes, so the loss of both may be the loss of the majority."""
+    async with running() as node:
+        for node_id in (1, 2, 3):
+            await node.register(node_id, f"uuid-{node_id}", feature_level_max=FEATURE_LEVEL)
+        await node._metadata(RaiseFeatureLevel(FEATURE_LEVEL))
+        await node._metadata(CreateTopic("t", "log", 2, {}, (PartitionPlan((1, 2)),)))
+        machine = node.metadata.state_machine
+        moved = await node._metadata(SetReplicas(1, (1, 3), machine.partition(1).revision))
+        node.connected = {2}
+        new_disk = registration("new-disk", 3)
+        new_disk.feature_level_max = FEATURE_LEVEL
+        refusal = await _refused(node.nodes.register_node(new_disk, node.call()))
+        assert refusal.code == pb.NOT_READY
+        assert "t/0" in str(refusal)
+        report = peer_pb.ReplicaReport(
+            group_id=1, replica_id=machine.partition(1).replicas[1].replica_id, reason="silent", revision=moved.revision
+        )
+        stuck = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", stuck=[report])
+        await node.nodes.report_replicas(stuck, node.call())
+        assert [one.node_id for one in machine.partition(1).replicas] == [1, 2]
+        left = peer_pb.ReplicaReport(group_id=1, replica_id=report.replica_id)
+        await node.nodes.report_replicas(
+            peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=[left]), node.call()
+        )
+        assert (await node.nodes.register_node(new_disk, node.call())).broker_id == 3
+
+
 async def test_a_node_gets_another_metadata_replica_for_a_damaged_one():
     async with running() as node:
         await three_nodes(node)
