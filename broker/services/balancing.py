@@ -42,7 +42,7 @@ from raftmq.fsm.metadata_nodes import ACTIVE, DRAINING, drain_refusal
 from raftmq.fsm.metadata_views import PartitionView
 from raftmq.proto import peer_pb2 as peer_pb
 from raftmq.proto import queue_pb2 as pb
-from raftmq.types import GroupId, NodeId
+from raftmq.types import NO_NODE, GroupId, NodeId
 
 log = structlog.get_logger(__name__)
 
@@ -184,7 +184,10 @@ class BalancingService:
 
     @on_metadata_leader
     async def describe_moves(self, request: pb.DescribeMovesRequest, call: Call) -> pb.DescribeMovesResponse:
-        """Return the moves under way with their sizes and copied bytes, the number of those that wait, and replicas that cannot come up."""
+        """Return the moves under way with their sizes and copied bytes, the number of those that wait, and replicas that cannot come up.
+
+        A further replica that no broker can take is one of these, and does not wait for its turn.
+        """
         metadata, balancing = self._metadata, self._metadata.balancing
         made = await self._made(
             self._layout(), is_automatic=balancing.may_move_leaders, leaders_only=not balancing.may_move_replicas
@@ -192,6 +195,7 @@ class BalancingService:
         unsettled = metadata.unsettled_partitions()
         moving = [one for one in unsettled if not any(gone.is_lost for gone in one.retiring)]
         sizes, stuck = await asyncio.gather(self._sizes(moving, call), self._cluster_health.stuck_replicas(call))
+        without_place = {one.partition.group_id for one in stuck if one.node_id == NO_NODE}
         moves = [running_move(metadata, partition) for partition in moving]
         for partition, move in zip(moving, moves, strict=True):
             move.bytes, move.copied_bytes = sizes.get((partition.topic_id, partition.partition), (0, 0))
@@ -201,7 +205,7 @@ class BalancingService:
             moves_max=balancing.moves_max,
             bytes_per_second=balancing.bytes_per_second,
             moves=moves,
-            waiting_count=len(made.changes) + self._growing_count(),
+            waiting_count=len(made.changes) + len(self._growing().difference(without_place)),
             rebuilding_count=len(unsettled) - len(moving),
             without_place=partition_names(metadata, made.without_place),
             without_place_count=len(made.without_place),
@@ -210,17 +214,17 @@ class BalancingService:
             stuck_count=len(stuck),
         )
 
-    def _growing_count(self) -> int:
-        """Return the number of partitions whose topic wants more replicas, and that wait for them. Those that are rebuilt count as such."""
+    def _growing(self) -> set[int]:
+        """Return the groups of partitions whose topic wants more replicas, and that wait for them. Those that are rebuilt count as such."""
         metadata = self._metadata
         partitions = (metadata.partition(group_id) for topic in metadata.topics() for group_id in topic.group_ids)
-        return sum(
-            1
+        return {
+            one.group_id
             for one in partitions
             if one is not None
             and wanted_partition(metadata, one).missing_count
             and not any(gone.is_lost for gone in one.retiring)
-        )
+        }
 
     async def _sizes(self, partitions: list[PartitionView], call: Call) -> dict[PartitionId, tuple[int, int]]:
         """Return the size of each partition whose leader answers, and the bytes that are copied."""

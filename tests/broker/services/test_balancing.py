@@ -232,6 +232,17 @@ async def test_a_partition_that_lost_its_replicas_is_rebuilt_and_does_not_wait_f
         assert (len(answer.moves), answer.waiting_count, answer.rebuilding_count) == (0, 0, 1)
 
 
+async def test_a_further_replica_that_no_broker_can_take_does_not_wait_for_its_turn():
+    """It counted as waiting, and `raftmq cluster rebalance`, or a drain without another place, waited without end."""
+    async with cluster() as node:
+        await node._metadata(SetReplicationFactor(node.metadata.state_machine.topic_by_name("t").topic_id, 4))
+        answer = await node.balancing.describe_moves(pb.DescribeMovesRequest(), node.call())
+        assert (answer.waiting_count, answer.stuck_count) == (2, 0), "broker 4 can take them"
+        node.connected = {2, 3}
+        answer = await node.balancing.describe_moves(pb.DescribeMovesRequest(), node.call())
+        assert (answer.waiting_count, answer.stuck_count) == (0, 2)
+
+
 # ---------------------------------------------------------------------------------------------------------- one partition
 
 
