@@ -379,7 +379,8 @@ class LocalCluster:
         try:
             return self._ask(method, request)
         except grpc.RpcError as error:
-            raise LocalClusterError(f"{method.name} was refused: {error}") from error
+            said = error.details() if isinstance(error, grpc.Call) else str(error)
+            raise LocalClusterError(f"{method.name} was refused: {said}") from error
 
     def _save_addresses(self) -> None:
         if not self._is_temporary:

@@ -187,6 +187,13 @@ def test_an_unknown_or_dead_broker_is_refused_by_name() -> None:
             cluster.pause(1)
 
 
+def test_a_refused_order_says_the_brokers_sentence() -> None:
+    with LocalCluster(3, command=COMMAND) as cluster:
+        with pytest.raises(LocalClusterError) as caught:
+            cluster.remove_broker(1)  # the imitation does not know the order
+        assert str(caught.value) == "DrainBroker was refused: Method not found!"
+
+
 def test_close_kills_all_brokers_even_if_one_dies_during_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(3, command=COMMAND) as cluster:
         pids = [cluster.pid(n) for n in cluster.broker_ids]
