@@ -91,12 +91,20 @@ def shown(what: str) -> Iterator[Show]:
     if not sys.stderr.isatty():
         yield _Lines(what).show
         return
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
+    from rich.text import Text
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sentence]}"))
-    with Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+    class SentenceBelow(Bar):
+        """A bar with the sentence in a line of its own: a narrow terminal has no room for both in one."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            yield self.make_tasks_table(self.tasks)
+            yield from (Text(one.fields["sentence"]) for one in self.tasks if one.fields["sentence"])
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with SentenceBelow(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, sentence="")
 
         def show(progress: Progress) -> None:
