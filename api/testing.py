@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import grpc
 from raftmq.broker_process import BrokerProcess, LocalClusterError
@@ -379,7 +379,7 @@ class LocalCluster:
         try:
             return self._ask(method, request)
         except grpc.RpcError as error:
-            said = error.details() if isinstance(error, grpc.Call) else str(error)
+            said = cast("grpc.Call", error).details()
             raise LocalClusterError(f"{method.name} was refused: {said}") from error
 
     def _save_addresses(self) -> None:
