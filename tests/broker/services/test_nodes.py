@@ -153,7 +153,7 @@ async def test_a_wiped_target_of_a_move_of_two_replicas_waits_until_the_move_is_
         await node._metadata(RaiseFeatureLevel(FEATURE_LEVEL))
         await node._metadata(CreateTopic("t", "log", 2, {}, (PartitionPlan((1, 2)),)))
         machine = node.metadata.state_machine
-        moved = await node._metadata(SetReplicas(1, (1, 3), machine.partition(1).revision))
+        await node._metadata(SetReplicas(1, (1, 3), machine.partition(1).revision))
         node.connected = {2}
         new_disk = registration("new-disk", 3)
         new_disk.feature_level_max = FEATURE_LEVEL
@@ -161,7 +161,10 @@ async def test_a_wiped_target_of_a_move_of_two_replicas_waits_until_the_move_is_
         assert refusal.code == pb.NOT_READY
         assert "t/0" in str(refusal)
         report = peer_pb.ReplicaReport(
-            group_id=1, replica_id=machine.partition(1).replicas[1].replica_id, reason="silent", revision=moved.revision
+            group_id=1,
+            replica_id=machine.partition(1).replicas[1].replica_id,
+            reason="silent",
+            revision=machine.partition(1).revision,
         )
         stuck = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", stuck=[report])
         await node.nodes.report_replicas(stuck, node.call())
