@@ -1,6 +1,7 @@
 """Plans for a group's membership are tested as pure functions, and with a model that follows them to the end."""
 
 import dataclasses
+import itertools
 import random
 
 import pytest
@@ -202,6 +203,29 @@ def test_voters_that_share_a_host_or_a_rack_give_way_to_brokers_that_join_elsewh
     assert voters(grown, desired=(1, 2, 3), now=(1, 2, 3), leader=2) == (2, 4, 5)
     assert voters(grown, desired=(2, 4, 5), now=(2, 4, 5), leader=2) == (2, 4, 5)
     assert voters(grown, desired=(1, 2, 3), now=(1, 2, 3), leader=2, down={5}) == (2, 3, 4)
+
+
+def test_voters_end_on_as_many_hosts_as_any_choice_with_the_leader_and_stay_there():
+    """The slow, obvious twin tries every choice. Whatever voted before, one choice leads there, and the next changes nothing."""
+    random_source = random.Random(7)
+    for _ in range(300):
+        count = random_source.randint(3, 7)
+        nodes = [
+            node(i, host=random_source.choice("abcd"), rack=random_source.choice("xy")) for i in range(1, count + 1)
+        ]
+        size = random_source.choice([3, 5]) if count >= 5 else 3
+        before = tuple(sorted(random_source.sample(range(1, count + 1), 3)))
+        leader = random_source.choice(before)
+        chosen = voters(nodes, desired=before, now=before, leader=leader, most=size)
+        hosts = {one.node_id: one.host for one in nodes}
+        widest = max(
+            len({hosts[node_id] for node_id in choice})
+            for choice in itertools.combinations(hosts, size)
+            if leader in choice
+        )
+        assert leader in chosen
+        assert (len(chosen), len({hosts[node_id] for node_id in chosen})) == (size, widest)
+        assert voters(nodes, desired=chosen, now=chosen, leader=leader, most=size) == chosen
 
 
 def test_a_voter_that_went_down_elsewhere_is_not_exchanged_for_one_that_shares_a_host():
