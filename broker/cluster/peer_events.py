@@ -55,7 +55,11 @@ class PeerEvents:
 
     def remember(self, hello: Hello) -> asyncio.Future[object] | None:
         """See `PeerHandler`."""
-        return self._peers.boots.remember(hello)
+        is_new = not self._peers.boots.is_of_latest_process(hello)
+        remembered = self._peers.boots.remember(hello)
+        if is_new:
+            self._engine.clocks.on_process_started()
+        return remembered
 
     def on_other_cluster(self, address: str, said: str) -> None:
         """See `PeerHandler`."""

@@ -66,8 +66,8 @@ class _Heard(NamedTuple):
 
     ahead_ms: float
     """Its wall clock minus this node's loop time."""
-    at: float
-    """Loop time of the answer."""
+    asked_at: float
+    """Loop time of the question."""
 
 
 class PeerClocks:
@@ -89,6 +89,11 @@ class PeerClocks:
         self._peers = peers
         self._bound_ms = timing.clock_difference_seconds * 1000
         self._heard: dict[NodeId, _Heard] = {}
+        """The last answer of each node."""
+        self._counted: dict[NodeId, _Heard] = {}
+        """The answers that a majority is sought among: those of one time (see `on_process_started`)."""
+        self._process_started_at = -math.inf
+        """Loop time at which the last process of another node greeted this one for the first time."""
         self._asked: dict[NodeId, tuple[int, float]] = {}
         """The last question to each node: its number and the loop time at which it was sent."""
         self._questions = 0
@@ -103,6 +108,18 @@ class PeerClocks:
         """Loop time of the start, or of the last leap of the clock, which invalidates all answers."""
 
     # ------------------------------------------------------------------------------------------------ asking
+
+    def on_process_started(self) -> None:
+        """Ask every node again, as another node was started, perhaps on the machine of a third one.
+
+        The new process's answers count once every node whose answer counts now has answered again, or is silent for as long as answers
+        are kept. Scenario, if they counted immediately:
+        1. The clock of broker 2's machine is 200 h behind. Broker 1 hears it.
+        2. The machine loses power, gets the data directory of broker 3, and is started.
+        3. Broker 1 hears the same clock as that of broker 3. It would count twice, and be the majority.
+        """
+        self._process_started_at = self._loop.time()
+        self.ask_all()
 
     def ask_all(self) -> None:
         """Ask every other node."""
@@ -131,7 +148,7 @@ class PeerClocks:
         if number != asked_number or now - asked_at > self._timing.clock_difference_seconds / 2:
             return
         del self._asked[node_id]
-        self._heard[node_id] = _Heard(wall_ms - (asked_at + now) / 2 * 1000, now)
+        self._heard[node_id] = _Heard(wall_ms - (asked_at + now) / 2 * 1000, asked_at)
         self.look()
 
     # ------------------------------------------------------------------------------------------------ comparing
@@ -244,16 +261,25 @@ class PeerClocks:
         return None if now >= self._agreed_until or has_leapt else own_ms
 
     def _fresh(self, now: float) -> dict[NodeId, float]:
-        """Return the other nodes' present wall clock times, computed from their recent answers."""
-        return self._answers(now, now - _CHECKS_KEPT * self._timing.clock_check_seconds)
+        """Return the other nodes' present wall clock times, computed from their recent answers of one time."""
+        since = now - _CHECKS_KEPT * self._timing.clock_check_seconds
+        newest_since = max(since, self._process_started_at)
+        newest = {node_id: heard for node_id, heard in self._heard.items() if heard.asked_at >= newest_since}
+        if all(node_id in newest or heard.asked_at < since for node_id, heard in self._counted.items()):
+            self._counted = newest
+        return self._present(self._counted, now, since)
 
-    def _answers(self, now: float, since: float = -math.inf) -> dict[NodeId, float]:
-        """Return the other nodes' present wall clock times, computed from their last answers since a loop time, and since the last leap."""
+    def _answers(self, now: float) -> dict[NodeId, float]:
+        """Return the other nodes' present wall clock times, computed from their last answers since the last leap."""
+        return self._present(self._heard, now)
+
+    def _present(self, answers: dict[NodeId, _Heard], now: float, since: float = -math.inf) -> dict[NodeId, float]:
+        """Return the nodes' present wall clock times, computed from answers to questions since a loop time."""
         peers = set(self._peers())
         return {
             node_id: heard.ahead_ms + now * 1000
-            for node_id, heard in self._heard.items()
-            if node_id in peers and heard.at >= since
+            for node_id, heard in answers.items()
+            if node_id in peers and heard.asked_at >= since
         }
 
     def _is_near(self, one_ms: float, other_ms: float) -> bool:
@@ -277,6 +303,7 @@ class PeerClocks:
         before_ms, self._ahead_ms = self._ahead_ms, self._ahead_of_loop_ms(self._loop.time(), self._clock.now_ms())
         if before_ms is not None and self._is_leap(before_ms, self._ahead_ms):
             self._heard.clear()
+            self._counted.clear()
             self._asked.clear()
             self._agreed_until = 0.0
             self._began_at = self._loop.time()

@@ -228,6 +228,26 @@ def test_a_clock_that_was_contradicted_is_not_followed_when_the_other_one_falls_
     assert abs(cluster.error_ms(1)) <= 1
 
 
+def test_one_machine_whose_clock_is_wrong_is_no_majority_when_it_gets_another_disk():
+    """Its clock was counted as that of the broker that it was, and of the broker that it is (seed 1061495)."""
+    wrong_ms = -200 * HOUR_MS
+    cluster = Cluster(0, wrong_ms, 0)
+    cluster.check()
+    cluster.down, cluster.wrong_ms[3] = {2}, wrong_ms
+    cluster.clocks[1].on_process_started()
+    assert cluster.clocks[1].look().agreement is A, "what was known before still counts"
+    for _ in range(7):
+        cluster.deliver()
+        assert cluster.clocks[1].look().agreement in (A, X)
+        assert abs(cluster.error_ms(1)) <= 1
+        cluster.check()
+    assert cluster.clocks[1].look().agreement is X, "broker 2 has been silent for too long to count"
+    cluster.down, cluster.wrong_ms[2] = set(), 0
+    cluster.clocks[1].on_process_started()
+    cluster.deliver()
+    assert cluster.clocks[1].look().agreement is A, "all answered again at once"
+
+
 def test_a_clock_that_was_contradicted_stamps_nothing_until_every_node_had_time_to_answer(monkeypatch):
     monkeypatch.setattr(clocks_module, "_CHECKS_KEPT", 1)
     cluster = Cluster(-25 * HOUR_MS, 0, 0)
