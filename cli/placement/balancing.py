@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from raftmq.cli.admin_calls import as_question, run_admin, run_question
 from raftmq.cli.exit_codes import CommandError, ExitCode, reported, reported_question
 from raftmq.cli.numbers import WholeNumber
 from raftmq.cli.options import DEFAULT_TIMEOUT, BootstrapOption, TimeoutOption
-from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table
+from raftmq.cli.output import Output, OutputOption, counted, print_json, print_table, some_of
 from raftmq.cli.placement.drain import ACTIVE
 from raftmq.cli.placement.moves_text import (
     MOVE_COLUMNS,
@@ -29,16 +30,19 @@ from raftmq.cli.placement.moves_text import (
     plan_rows,
     settings_of,
     stuck_rows,
+    unled_of,
     without_place_of,
 )
 from raftmq.cli.placement.options import DryRunOption, WaitOption
+from raftmq.cli.placement.placed import described_topics
 from raftmq.cli.placement.waiting import HINT, Look, Progress, wait_until_over
 from raftmq.cli.sizes import parse_byte_rate
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
-    from raftmq.client.admin.move_descriptions import BalancingSettings, GivenUpMove, RebalancePlan
+    from raftmq.client.admin.descriptions import PartitionDescription
+    from raftmq.client.admin.move_descriptions import BalancingSettings, GivenUpMove, PartitionMove, RebalancePlan
 
 GIVEN_UP_SHOWN_MAX = 20
 """Moves that were given up and are printed for people; JSON has more."""
@@ -78,6 +82,7 @@ def rebalance(
         if is_awaited and count:
             await wait_until_over("rebalancing", _look(admin, count))
             _demand_none_given_up(await _given_up(admin) - given_up_before)
+            _demand_none_left(await _left_without_leader(admin, plan))
         return plan, away
 
     plan, away = (run_question if dry_run else run_admin)(bootstrap_servers, timeout, balance)
@@ -200,6 +205,33 @@ def _demand_none_given_up(moves: frozenset[GivenUpMove]) -> None:
         )
 
 
+async def _left_without_leader(admin: Admin, plan: RebalancePlan) -> list[str]:
+    """Return the planned partitions that are as they were and have no leader. A rebalance ends without them."""
+    topics = {topic.name: topic.partitions for topic in await admin.list_topics()}
+    names = sorted({move.topic for move in plan.moves if _is_unmoved(move, topics.get(move.topic, ()))})
+    led = {topic.name: topic.partitions for topic in await described_topics(admin, names)}
+    return [
+        f"{move.topic}/{move.partition}"
+        for move in plan.moves
+        if _is_unmoved(move, led.get(move.topic, ())) and not led[move.topic][move.partition].leader_broker_id
+    ]
+
+
+def _is_unmoved(move: PartitionMove, partitions: Sequence[PartitionDescription]) -> bool:
+    return move.partition < len(partitions) and partitions[move.partition].replica_brokers == move.from_broker_ids
+
+
+def _demand_none_left(names: list[str]) -> None:
+    """Raise `CommandError` if planned partitions were left because they have no leader."""
+    if names:
+        verb = "has no leader and was" if len(names) == 1 else "have no leader and were"
+        raise CommandError(
+            f"rebalancing: {counted(len(names), 'partition')} {verb} not moved: {some_of(names)}. Repeat the command when "
+            f"{'it has' if len(names) == 1 else 'they have'} one (raftmq cluster status)",
+            ExitCode.BAD_DATA,
+        )
+
+
 def _print_plan(plan: RebalancePlan, away: int, output: Output, result: str) -> None:
     count = _count_of(plan)
     if output is Output.JSON:
@@ -250,14 +282,18 @@ def _look(admin: Admin, count: int) -> Look:
         moves = await admin.describe_moves()
         away, before = await _leaders_away(admin) if moves.is_idle else 0, last_away
         idle_looks, last_away = idle_looks + 1 if moves.is_idle and not away else 0, away
+        leaderless = (await admin.describe_cluster()).partitions_without_leader if moves.waiting_count else 0
+        is_unled = not moves.moves and 0 < moves.waiting_count <= leaderless
         left = len(moves.moves) + moves.waiting_count + away
         return Progress(
             done=max(0, count - left),
             total=max(count, left),
             sentence=f"{counted(away, 'leadership')} not with the preferred leader yet" if away else activity_of(moves),
             is_over=idle_looks >= IDLE_LOOKS,
-            is_idle=away >= before > 0,
-            obstacle="a broker that should lead is not ready, lags, or started a moment ago: repeat the command later",
+            is_idle=is_unled or away >= before > 0,
+            obstacle=unled_of(leaderless)
+            if is_unled
+            else "a broker that should lead is not ready, lags, or started a moment ago: repeat the command later",
         )
 
     return look

@@ -18,6 +18,7 @@ from raftmq.cli.placement.moves_text import (
     moves_json,
     plan_rows,
     stuck_of,
+    unled_of,
     without_place_of,
 )
 from raftmq.cli.placement.options import BrokerIdArgument, DryRunOption, WaitOption
@@ -135,12 +136,12 @@ def _look(admin: Admin, begun: BrokerDrain) -> Look:
             leader_count=broker.leader_count,
             is_metadata_voter=broker.is_metadata_voter,
         )
-        return _progress(begun, now, moves, _unled_of(broker, cluster.partitions_without_leader, moves))
+        return _progress(begun, now, moves, _obstacle_to_moves(broker, cluster.partitions_without_leader, moves))
 
     return look
 
 
-def _unled_of(broker: BrokerDescription, leaderless_count: int, moves: MovesDescription) -> str:
+def _obstacle_to_moves(broker: BrokerDescription, leaderless_count: int, moves: MovesDescription) -> str:
     """Describe the reason why moves wait although none is under way. Empty if they wait for their turn, or for a replica that is rebuilt first.
 
     A partition without a leader cannot move. One that has lost all replicas counts as a partition that is rebuilt, for good. So does one
@@ -159,11 +160,11 @@ def _unled_of(broker: BrokerDescription, leaderless_count: int, moves: MovesDesc
         return "; ".join(stuck_of(moves.stuck, moves.stuck_count))
     if moves.waiting_count > leaderless_count:
         return ""
-    have = "partition has" if leaderless_count == 1 else "partitions have"
-    return f"{leaderless_count} {have} no leader and cannot move: see raftmq cluster status"
+    reasons = without_place_of(moves.without_place_count, moves.without_place), unled_of(leaderless_count)
+    return ", and ".join(filter(None, reasons))
 
 
-def _progress(begun: BrokerDrain, now: BrokerDrain, moves: MovesDescription, unled: str) -> Progress:
+def _progress(begun: BrokerDrain, now: BrokerDrain, moves: MovesDescription, obstacle: str) -> Progress:
     is_leaving = any(begun.broker_id in move.from_broker_ids for move in moves.moves)
     is_empty = not (now.replica_count or now.leader_count or now.is_metadata_voter or is_leaving)
     held = held_by(now.replica_count, now.leader_count, is_metadata_voter=now.is_metadata_voter)
@@ -173,10 +174,10 @@ def _progress(begun: BrokerDrain, now: BrokerDrain, moves: MovesDescription, unl
         total=begun.replica_count,
         sentence=sentence,
         is_over=is_empty,
-        is_idle=bool(unled) or (moves.is_idle and not moves.rebuilding_count),
+        is_idle=bool(obstacle) or (moves.is_idle and not moves.rebuilding_count),
     )
-    if unled:
-        return replace(progress, obstacle=unled)
+    if obstacle:
+        return replace(progress, obstacle=obstacle)
     if obstacle := without_place_of(moves.without_place_count, moves.without_place):
         return replace(progress, obstacle=f"{obstacle}. Add a broker, and the draining continues")
     return replace(progress, obstacle=_VOTE_STAYS) if now.is_metadata_voter and not now.replica_count else progress

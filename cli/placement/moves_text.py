@@ -118,6 +118,11 @@ def without_place_of(count: int, partitions: Sequence[TopicPartition]) -> str:
     )
 
 
+def unled_of(count: int) -> str:
+    """Describe partitions without a leader as the reason why moves wait."""
+    return f"{counted(count, 'partition')} {'has' if count == 1 else 'have'} no leader and cannot move: see raftmq cluster status"
+
+
 def held_by(replicas: int, leaders: int, *, is_metadata_voter: bool) -> str:
     """Describe the things that a broker still holds: ``3 replicas, 1 leadership and a vote on metadata``."""
     parts = [counted(replicas, "replica")] if replicas else []

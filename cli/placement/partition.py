@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from raftmq.cli.admin_calls import run_admin, run_question
@@ -22,7 +22,7 @@ from raftmq.cli.placement.options import (
     WaitOption,
     parse_broker_ids,
 )
-from raftmq.cli.placement.placed import moved_look
+from raftmq.cli.placement.placed import described_topics, moved_look
 from raftmq.cli.placement.waiting import HINT, wait_until_over
 from raftmq.cli.topic import print_partitions
 from raftmq.cli.topic_contents import QUEUE_KIND
@@ -42,8 +42,6 @@ app = typer.Typer(
         "raftmq partition transfer-leader orders 3 --to 2",
     ),
 )
-TOPICS_DESCRIBED_MAX: Final = 16
-"""Maximum number of topics that are described simultaneously."""
 
 
 @app.callback()
@@ -272,20 +270,6 @@ def _partition_of(topic: TopicDescription, number: int) -> PartitionDescription:
 
 async def _topics(admin: Admin, topic: str | None) -> list[TopicDescription]:
     """Return one topic, or all that still exist, with their leaders."""
-    import asyncio
-
-    from raftmq.errors import UnknownTopicError
-
     if topic is not None:
         return [await admin.describe_topic(topic)]
-    places = asyncio.Semaphore(TOPICS_DESCRIBED_MAX)
-
-    async def describe(name: str) -> TopicDescription | None:
-        async with places:
-            try:
-                return await admin.describe_topic(name)
-            except UnknownTopicError:  # deleted in the meantime
-                return None
-
-    found = await asyncio.gather(*(describe(one.name) for one in await admin.list_topics()))
-    return [described for described in found if described is not None]
+    return await described_topics(admin, [one.name for one in await admin.list_topics()])

@@ -1,8 +1,8 @@
-"""Wait until partitions of a topic have the wanted replicas, each of them voting and in sync."""
+"""Look where the partitions of topics are, and wait until they have the wanted replicas, each of them voting and in sync."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from raftmq.cli.exit_codes import CommandError, ExitCode
@@ -12,11 +12,13 @@ from raftmq.cli.placement.waiting import Look, Progress
 
 if TYPE_CHECKING:
     from raftmq.client.admin.admin import Admin
-    from raftmq.client.admin.descriptions import PartitionDescription
+    from raftmq.client.admin.descriptions import PartitionDescription, TopicDescription
     from raftmq.client.admin.move_descriptions import MovesDescription, StuckReplica
 
 _SENTENCES_MAX = 3
 """Reasons in the message of a command whose work is stuck."""
+TOPICS_DESCRIBED_MAX = 16
+"""Maximum number of topics that are described simultaneously."""
 
 
 def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -> Look:
@@ -82,6 +84,25 @@ def replicated_look(admin: Admin, topic: str, replication_factor: int) -> Look:
         )
 
     return look
+
+
+async def described_topics(admin: Admin, names: Iterable[str]) -> list[TopicDescription]:
+    """Return those of the topics that still exist, with their leaders."""
+    import asyncio
+
+    from raftmq.errors import UnknownTopicError
+
+    places = asyncio.Semaphore(TOPICS_DESCRIBED_MAX)
+
+    async def describe(name: str) -> TopicDescription | None:
+        async with places:
+            try:
+                return await admin.describe_topic(name)
+            except UnknownTopicError:  # deleted in the meantime
+                return None
+
+    found = await asyncio.gather(*(describe(name) for name in names))
+    return [described for described in found if described is not None]
 
 
 def _in_sync(partition: PartitionDescription) -> tuple[int, ...]:

@@ -67,6 +67,26 @@ def test_a_rebalance_whose_moves_are_given_up_is_not_reported_as_done(commands: 
     )
 
 
+def test_a_rebalance_that_only_waits_for_partitions_without_a_leader_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While automatic balancing is on, they stay planned. The command waited for them without end."""
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen, commands.moves.moves_max, commands.moves.leaderless_count = True, 0, 2
+    words = "rebalancing: 2 waiting, but 2 partitions have no leader and cannot move: see raftmq cluster status"
+    assert_refused(commands.run("cluster", "rebalance"), 6, words)
+
+
+def test_partitions_that_a_rebalance_left_because_they_have_no_leader_are_not_reported_as_moved(
+    commands: ClusterCommands,
+) -> None:
+    """While automatic balancing is paused, the brokers end the rebalance without them."""
+    commands.moves.is_losing = True
+    commands.cluster.topics["orders"].partitions[0].is_led = False
+    words = "rebalancing: 1 partition has no leader and was not moved: orders/0"
+    assert_refused(commands.run("cluster", "rebalance", "-o", "json"), 6, words, "Repeat the command when it has one")
+
+
 def test_only_leaderships_are_moved_on_request(commands: ClusterCommands) -> None:
     answer = commands.answer("cluster", "rebalance", "--leaders-only")
     assert (answer["result"], answer["replica_move_count"], answer["leader_move_count"]) == ("moved", 0, 1)

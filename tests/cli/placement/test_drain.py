@@ -138,6 +138,17 @@ def test_a_drain_that_only_waits_for_stuck_rebuilding_is_stuck_and_says_so(
     assert_refused(commands.run("cluster", "drain", "3"), 6, "holds 2 replicas", words)
 
 
+def test_a_drain_without_a_place_says_so_although_other_partitions_have_no_leader(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only those without a leader were named, although the drain waited for a place."""
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen, commands.moves.moves_max, commands.moves.leaderless_count = True, 0, 3
+    commands.moves.without_place = [pb.PartitionName(topic="orders", partition=2)]
+    words = "but 1 replica has no other broker that can take it now: orders/2, and 3 partitions have no leader"
+    assert_refused(commands.run("cluster", "drain", "3"), 6, words)
+
+
 def test_a_drain_that_waits_for_its_turn_is_not_stuck(
     commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,8 @@ class FakePartition:
     leader_epoch: int = 1
     followers: list[int] = field(default_factory=list)
     is_pinned: bool = False
+    is_led: bool = True
+    """Whether descriptions name its leader."""
     ordered: list[int] = field(default_factory=list)
     """The brokers that an operator's move under way has named. A cluster describes them as the replicas from the order on."""
     log_start: int = 0
@@ -378,7 +380,7 @@ class FakeCluster:
         return [
             self.metadata_leader,
             *(
-                pb.PartitionLeader(group_id=p.group_id, broker_id=p.leader, leader_epoch=p.leader_epoch)
+                pb.PartitionLeader(group_id=p.group_id, broker_id=p.leader * p.is_led, leader_epoch=p.leader_epoch)
                 for topic in self.topics.values()
                 for p in topic.partitions
             ),
