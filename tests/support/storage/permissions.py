@@ -1,4 +1,4 @@
-"""Take the right to write away from this process, for tests of what it then cannot do."""
+"""Take the right to write away from this process, for tests of the refusals."""
 
 from __future__ import annotations
 
