@@ -138,7 +138,7 @@ def choose_metadata_voters(
     without 2 never have a majority.
     A node that is down keeps its vote: it may return in a moment, and only the operator knows. A desired node that went down before it
     ever voted is skipped.
-    Voters that share a host, or else a rack, are exchanged for nodes that join elsewhere. The leader is not.
+    Voters that share a host, or else a rack, are exchanged for nodes that join elsewhere, while no voter is down. The leader is not.
 
     Args:
         nodes: The registered nodes.
@@ -167,7 +167,9 @@ def choose_metadata_voters(
         if not candidates:
             break
         chosen.append(min(candidates, key=lambda node: _closeness(node, chosen)))
-    chosen = _spread(chosen, [node for node in active if is_connected(NodeId(node.node_id))], leader)
+    connected = [node for node in active if is_connected(NodeId(node.node_id))]
+    if all(node in connected for node in chosen):  # not during a restart, which may be about to change a label
+        chosen = _spread(chosen, connected, leader)
     draining = [node for node in nodes if node.state == "draining" and node.metadata_replica_id in voters]
     draining.sort(key=lambda node: (node.metadata_replica_id != leader, not is_connected(NodeId(node.node_id))))
     chosen += draining[: max(0, count - len(chosen))]

@@ -203,6 +203,7 @@ def test_voters_that_share_a_host_or_a_rack_give_way_to_brokers_that_join_elsewh
     assert voters(grown, desired=(1, 2, 3), now=(1, 2, 3), leader=2) == (2, 4, 5)
     assert voters(grown, desired=(2, 4, 5), now=(2, 4, 5), leader=2) == (2, 4, 5)
     assert voters(grown, desired=(1, 2, 3), now=(1, 2, 3), leader=2, down={5}) == (2, 3, 4)
+    assert voters(grown, desired=(1, 2, 3), now=(1, 2, 3), leader=2, down={1}) == (1, 2, 3)
 
 
 def test_voters_end_on_as_many_hosts_as_any_choice_with_the_leader_and_stay_there():
