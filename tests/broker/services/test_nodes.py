@@ -160,16 +160,12 @@ async def test_a_wiped_target_of_a_move_of_two_replicas_waits_until_the_move_is_
         refusal = await _refused(node.nodes.register_node(new_disk, node.call()))
         assert refusal.code == pb.NOT_READY
         assert "t/0" in str(refusal)
-        report = peer_pb.ReplicaReport(
-            group_id=1,
-            replica_id=machine.partition(1).replicas[1].replica_id,
-            reason="silent",
-            revision=machine.partition(1).revision,
-        )
+        newcomer = machine.partition(1).replicas[1].replica_id
+        report = peer_pb.ReplicaReport(group_id=1, replica_id=newcomer, reason="silent")
         stuck = peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", stuck=[report])
         await node.nodes.report_replicas(stuck, node.call())
         assert [one.node_id for one in machine.partition(1).replicas] == [1, 2]
-        left = peer_pb.ReplicaReport(group_id=1, replica_id=report.replica_id)
+        left = peer_pb.ReplicaReport(group_id=1, replica_id=newcomer)
         await node.nodes.report_replicas(
             peer_pb.ReportReplicasRequest(broker_id=1, uuid="uuid-1", left=[left]), node.call()
         )
