@@ -34,7 +34,7 @@ from raftmq.cli.placement.moves_text import (
     without_place_of,
 )
 from raftmq.cli.placement.options import DryRunOption, WaitOption
-from raftmq.cli.placement.placed import described_topics
+from raftmq.cli.placement.placed import described_topics, unled_moves
 from raftmq.cli.placement.waiting import HINT, Look, Progress, wait_until_over
 from raftmq.cli.sizes import parse_byte_rate
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
@@ -282,8 +282,9 @@ def _look(admin: Admin, count: int) -> Look:
         moves = await admin.describe_moves()
         away, before = await _leaders_away(admin) if moves.is_idle else 0, last_away
         idle_looks, last_away = idle_looks + 1 if moves.is_idle and not away else 0, away
-        leaderless = (await admin.describe_cluster()).partitions_without_leader if moves.waiting_count else 0
-        is_unled = not moves.moves and 0 < moves.waiting_count <= leaderless
+        leaderless = 0 if moves.is_idle else (await admin.describe_cluster()).partitions_without_leader
+        unled = await unled_moves(admin, moves, leaderless)
+        is_unled = len(moves.moves) == unled and 0 < moves.waiting_count + unled <= leaderless
         left = len(moves.moves) + moves.waiting_count + away
         return Progress(
             done=max(0, count - left),

@@ -22,6 +22,7 @@ from raftmq.cli.placement.moves_text import (
     without_place_of,
 )
 from raftmq.cli.placement.options import BrokerIdArgument, DryRunOption, WaitOption
+from raftmq.cli.placement.placed import unled_moves
 from raftmq.cli.placement.waiting import HINT, Look, Progress, wait_until_over
 from raftmq.cluster_addresses import DEFAULT_BOOTSTRAP
 
@@ -136,29 +137,36 @@ def _look(admin: Admin, begun: BrokerDrain) -> Look:
             leader_count=broker.leader_count,
             is_metadata_voter=broker.is_metadata_voter,
         )
-        return _progress(begun, now, moves, _obstacle_to_moves(broker, cluster.partitions_without_leader, moves))
+        leaderless_count = cluster.partitions_without_leader
+        unled_count = await unled_moves(admin, moves, leaderless_count)
+        return _progress(begun, now, moves, _obstacle_to_moves(broker, leaderless_count, moves, unled_count))
 
     return look
 
 
-def _obstacle_to_moves(broker: BrokerDescription, leaderless_count: int, moves: MovesDescription) -> str:
-    """Describe the reason why moves wait although none is under way. Empty if they wait for their turn, or for a replica that is rebuilt first.
+def _obstacle_to_moves(
+    broker: BrokerDescription, leaderless_count: int, moves: MovesDescription, unled_count: int
+) -> str:
+    """Describe the reason why moves wait although none goes on. Empty if they wait for their turn, or for a replica that is rebuilt first.
 
-    A partition without a leader cannot move. One that has lost all replicas counts as a partition that is rebuilt, for good. So does one
-    that lost its majority when a disk was given up, and no move of it is planned.
+    A partition without a leader cannot move, nor can a move under way that has lost its leader (`unled_count`). A partition that has lost
+    all replicas counts as one that is rebuilt, for good. So does one that lost its majority when a disk was given up, and no move of it is
+    planned.
     """
     stuck = {(one.topic, one.partition) for one in moves.stuck}
-    is_idle = not (moves.waiting_count or moves.rebuilding_count)
-    if moves.moves or is_idle or moves.rebuilding_count > len(stuck):
+    stuck -= {(move.topic, move.partition) for move in moves.moves}
+    waiting_count = moves.waiting_count + unled_count
+    is_idle = not (waiting_count or moves.rebuilding_count)
+    if len(moves.moves) > unled_count or is_idle or moves.rebuilding_count > len(stuck):
         return ""
     if not broker.is_connected:
         return (
             f"broker {broker.broker_id} is not connected, and partitions that need it for a leader cannot move. Start it, and the draining "
             f"continues, or remove it if it is gone for good: raftmq cluster remove {broker.broker_id} --force"
         )
-    if not moves.waiting_count:
+    if not waiting_count:
         return "; ".join(stuck_of(moves.stuck, moves.stuck_count))
-    if moves.waiting_count > leaderless_count:
+    if waiting_count > leaderless_count:
         return ""
     reasons = without_place_of(moves.without_place_count, moves.without_place), unled_of(leaderless_count)
     return ", and ".join(filter(None, reasons))

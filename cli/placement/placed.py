@@ -48,6 +48,7 @@ def moved_look(admin: Admin, topic: str, number: int, wanted: Collection[int]) -
             sentence=f"in sync on {brokers(in_sync) or 'no broker that answers'}",
             is_over=is_there and not is_moving,
             stuck=[one for one in moves.stuck if (one.topic, one.partition) == (topic, number)],
+            is_stuck=not partition.leader_broker_id,
             given_up="" if given_up is None else given_up_of(given_up),
         )
 
@@ -84,6 +85,21 @@ def replicated_look(admin: Admin, topic: str, replication_factor: int) -> Look:
         )
 
     return look
+
+
+async def unled_moves(admin: Admin, moves: MovesDescription, leaderless_count: int) -> int:
+    """Return how many of the moves under way cannot go on, because their partitions have no leader.
+
+    Args:
+        admin: An open Admin.
+        moves: The moves.
+        leaderless_count: Number of all partitions without a leader. While it is 0, no topic is described.
+    """
+    if not leaderless_count or not moves.moves:
+        return 0
+    topics = await described_topics(admin, sorted({move.topic for move in moves.moves}))
+    led = {(topic.name, one.partition) for topic in topics for one in topic.partitions if one.leader_broker_id}
+    return sum((move.topic, move.partition) not in led for move in moves.moves)
 
 
 async def described_topics(admin: Admin, names: Iterable[str]) -> list[TopicDescription]:

@@ -77,6 +77,16 @@ def test_a_rebalance_that_only_waits_for_partitions_without_a_leader_is_stuck_an
     assert_refused(commands.run("cluster", "rebalance"), 6, words)
 
 
+def test_a_rebalance_whose_moves_have_lost_their_leaders_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen, commands.moves.moves_max, commands.moves.leaderless_count = True, 1, 2
+    commands.cluster.topics["orders"].partitions[0].is_led = False
+    words = "1 partition moving (50 % copied), 1 waiting, but 2 partitions have no leader and cannot move"
+    assert_refused(commands.run("cluster", "rebalance"), 6, words)
+
+
 def test_partitions_that_a_rebalance_left_because_they_have_no_leader_are_not_reported_as_moved(
     commands: ClusterCommands,
 ) -> None:

@@ -138,6 +138,28 @@ def test_a_drain_that_only_waits_for_stuck_rebuilding_is_stuck_and_says_so(
     assert_refused(commands.run("cluster", "drain", "3"), 6, "holds 2 replicas", words)
 
 
+def test_a_drain_whose_moves_have_lost_their_leaders_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the command waited without end for moves under way that nobody can lead."""
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen, commands.moves.leaderless_count = True, 3
+    for partition in commands.cluster.topics["orders"].partitions:
+        partition.is_led = False
+    words = "2 partitions moving (25 % copied), but 3 partitions have no leader and cannot move"
+    assert_refused(commands.run("cluster", "drain", "3"), 6, "holds 2 replicas", words)
+
+
+def test_a_drain_whose_moves_have_leaders_is_not_stuck(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.0)
+    commands.moves.leaderless_count = 3
+    commands.cluster.topics["orders"].partitions[0].is_led = False
+    done = commands.run("cluster", "drain", "3")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_drain_without_a_place_says_so_although_other_partitions_have_no_leader(
     commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

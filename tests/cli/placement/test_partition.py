@@ -74,6 +74,18 @@ def test_a_move_that_never_arrives_is_stuck_and_says_so(
     )
 
 
+def test_a_move_that_has_lost_its_leader_is_stuck_and_says_so(
+    commands: ClusterCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the command waited without end."""
+    monkeypatch.setattr(waiting, "STALLED_SECONDS", 0.01)
+    commands.moves.is_frozen = True
+    commands.cluster.topics["orders"].partitions[0].is_led = False
+    commands.moves.stuck = [pb.StuckReplica(topic="orders", partition=0, reason="no replica leads it", advice="wait")]
+    words = "but 1 new replica (orders/0) cannot come up: no replica leads it. Advice: wait"
+    assert_refused(commands.run("partition", "move", "orders", "0", "--to", "3,2"), 6, words)
+
+
 def test_a_move_in_a_topic_that_was_created_again_ends_with_a_sentence(commands: ClusterCommands) -> None:
     commands.moves.is_frozen = True
 
