@@ -283,6 +283,33 @@ def stamps_by_a_wrong_clock() -> None:
     PeerClocks.now_ms = lambda self: self._clock.now_ms()  # type: ignore[method-assign]
 
 
+_UNDISTURBED = dict.fromkeys(
+    (
+        "kill", "kill_all", "stop", "power_cut", "freeze", "isolate", "one_way", "split", "clog", "break_streams", "slow_disk", "stall_disk",
+        "full_disk", "full_map", "sleep_all", "clock_jump", "wipe", "flip", "remove_node", "replace_replica",
+    ),
+    0,
+)  # fmt: skip
+"""No fault that stops brokers, links or disks."""
+
+
+@mutant(
+    "engine",
+    "a machine whose clock is wrong and that is given another broker's disk counts as two clocks",
+    **_UNDISTURBED,
+    wrong_clock=8,
+    swap=12,
+    fault_every=0.3,
+    send_every=0.05,
+    seconds=20.0,
+    machines=3,
+)
+def counts_moved_clocks_twice() -> None:
+    from raftmq.broker.peers.clocks import PeerClocks
+
+    PeerClocks.on_process_started = PeerClocks.ask_all  # type: ignore[method-assign]
+
+
 @mutant(
     "engine",
     "the boot of a peer's data directory is ignored: an older copy of a disk votes and leads",
