@@ -219,12 +219,14 @@ class PeerClocks:
         if self._agreed_ms() is not None or self.look().agreement in (Agreement.AGREES, Agreement.DIFFERS):
             return True
         now, own_ms = self._loop.time(), self._clock.now_ms()
-        answers = self._answers(now)
+        answers = self._answers(now).values()
+        # an earlier answer may be of a machine that answers as another node now (see `on_process_started`)
+        known_count = len(self._present(self._heard, now, self._process_started_at))
         peer_count = len(self._peers())
-        has_heard_all = len(answers) == peer_count
+        has_heard_all = known_count == peer_count
         # of five clocks two may be wrong, by the same time
-        has_heard_half = bool(answers) and 2 * (len(answers) + 1) >= peer_count + 1
-        is_confirmed = has_heard_half and all(self._is_near(own_ms, clock_ms) for clock_ms in answers.values())
+        has_heard_half = known_count > 0 and 2 * (known_count + 1) >= peer_count + 1
+        is_confirmed = has_heard_half and all(self._is_near(own_ms, clock_ms) for clock_ms in answers)
         return has_heard_all or is_confirmed or now - self._began_at > self._timing.clock_wait_seconds
 
     def now_ms(self) -> int:

@@ -404,6 +404,27 @@ def test_two_wrong_clocks_of_five_do_not_confirm_each_other():
     assert abs(cluster.error_ms(1)) <= 1
 
 
+@pytest.mark.parametrize(
+    "wrong", [(-25 * HOUR_MS, -25 * HOUR_MS, 0, 0, 0), (365 * 24 * HOUR_MS, 0, 0)], ids=["half of five", "all of three"]
+)
+def test_a_machine_that_gets_another_disk_is_not_two_nodes_that_have_answered(wrong):
+    """It made up half of the clocks, or all, so a broker that had just started stamped records by its own clock, which was wrong."""
+    cluster = Cluster(*wrong)
+    cluster.down = {3, 4, 5}
+    cluster.check()
+    assert not cluster.takes_records(1)
+    cluster.down, cluster.wrong_ms[3] = {2, 4, 5}, wrong[1]
+    cluster.clocks[1].on_process_started()
+    cluster.deliver()
+    assert not cluster.takes_records(1), "the machine of broker 3 may show that the clocks are wrong"
+    cluster.loop.seconds += 1
+    cluster.down, cluster.wrong_ms[3] = set(), wrong[2]
+    cluster.clocks[1].on_process_started()
+    cluster.deliver()
+    assert cluster.takes_records(1), "every machine has answered"
+    assert abs(cluster.error_ms(1)) <= 1
+
+
 def test_before_the_clocks_are_compared_commands_are_stamped_with_the_earliest():
     """Append times never go back: after one command of this clock, nothing in the partition would be old enough for a year."""
     cluster = Cluster(365 * 24 * HOUR_MS, 0, 0)
