@@ -213,8 +213,8 @@ class PeerClocks:
         """Return whether entries may be stamped.
 
         This is the case after one of these since the start, or since this clock's last leap: a majority was found, half of all
-        clocks are known and none differs, or every node answered. After `Timing.clock_wait_seconds` it is always True, because
-        peers may be down.
+        clocks are known and none differs, or every node answered. Answers from before the last start of a node only contradict.
+        After `Timing.clock_wait_seconds` it is always True, because peers may be down.
         """
         if self._agreed_ms() is not None or self.look().agreement in (Agreement.AGREES, Agreement.DIFFERS):
             return True
