@@ -186,7 +186,7 @@ class BalancingService:
     async def describe_moves(self, request: pb.DescribeMovesRequest, call: Call) -> pb.DescribeMovesResponse:
         """Return the moves under way with their sizes and copied bytes, the number of those that wait, and replicas that cannot come up.
 
-        A further replica that no broker can take is one of these, and does not wait for its turn.
+        A further replica that no broker can take, or that no leader can add, is one of these. It does not wait for its turn.
         """
         metadata, balancing = self._metadata, self._metadata.balancing
         made = await self._made(
@@ -195,7 +195,7 @@ class BalancingService:
         unsettled = metadata.unsettled_partitions()
         moving = [one for one in unsettled if not any(gone.is_lost for gone in one.retiring)]
         sizes, stuck = await asyncio.gather(self._sizes(moving, call), self._cluster_health.stuck_replicas(call))
-        without_place = {one.partition.group_id for one in stuck if one.node_id == NO_NODE}
+        blocked = {one.partition.group_id for one in stuck if one.node_id == NO_NODE}
         moves = [running_move(metadata, partition) for partition in moving]
         for partition, move in zip(moving, moves, strict=True):
             move.bytes, move.copied_bytes = sizes.get((partition.topic_id, partition.partition), (0, 0))
@@ -205,7 +205,7 @@ class BalancingService:
             moves_max=balancing.moves_max,
             bytes_per_second=balancing.bytes_per_second,
             moves=moves,
-            waiting_count=len(made.changes) + len(self._growing().difference(without_place)),
+            waiting_count=len(made.changes) + len(self._growing().difference(blocked)),
             rebuilding_count=len(unsettled) - len(moving),
             without_place=partition_names(metadata, made.without_place),
             without_place_count=len(made.without_place),
